@@ -60,7 +60,7 @@ impl Flow {
         let how = script.u8();
         let mtu = (how & 1 == 1).then_some(PathMtu::B256);
         let terms =
-            (how & 2 == 2).then_some(Terms { path_mtu: mtu, max_reads: 16, rnr_retry: 6 + (how >> 7) });
+            (how & 2 == 2).then_some(Terms { path_mtu: mtu, max_reads: 16, rnr_retry: 6 + (how >> 7), ..Terms::default() });
         let near_config = NearConfig {
             mtu,
             hard_limit: script.pick(&[64 << 20, 20_000, 2_000]),

@@ -1,6 +1,6 @@
-//! The admin listener: /metrics for Prometheus, /status, /flows and /events as JSON, /trace for
-//! `longhaul record`, /reload to have the policy file read again, and a page for browsers, over
-//! plain HTTP/1.1. A Unix socket beside it answers the same to whoever may open it.
+//! The admin listener: /metrics for Prometheus, /status, /flows, /doctor and /events as JSON,
+//! /trace for `longhaul record`, /reload to have the policy file read again, and a page for
+//! browsers, over plain HTTP/1.1. A Unix socket beside it answers the same to whoever may open it.
 //!
 //! All that can be changed through it is which content of a file named in the configuration is in
 //! force, and that from the socket and the addresses in `admin.reload_from` only.
@@ -16,6 +16,7 @@
 mod address;
 mod admission;
 mod choice;
+mod doctor;
 mod facts;
 mod fetch;
 mod flows;
@@ -23,6 +24,7 @@ mod lanes;
 mod mistakes;
 mod mtu;
 mod page;
+mod spread;
 mod status;
 mod units;
 
@@ -56,15 +58,18 @@ use crate::requests::Requests;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 
 use admission::{Client, Refused, Stream};
+use spread::Window;
 
 pub use address::{Address, Endpoint, parse_address};
 pub use admission::{Doors, Listener, Token};
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
+pub use doctor::{DoctorReport, DoctoredFlow, PatienceSource, Verdict};
 pub use fetch::{FetchError, fetch, reload};
 pub use flows::{Flow, FlowList};
 pub use lanes::{LaneState, LaneStatus};
 pub use mistakes::LanMistakes;
 pub use mtu::{MtuState, MtuStatus};
+pub use spread::Spread;
 pub use status::{
     BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status,
 };
@@ -107,6 +112,7 @@ struct Sample {
     at: Instant,
     snapshot: Snapshot,
     rates: Rates,
+    window: Window,
 }
 
 impl Admin {
@@ -120,9 +126,10 @@ impl Admin {
         now: Instant,
     ) -> Self {
         let snapshot = telemetry.snapshot(now);
+        let window = Window::new(&snapshot, now);
         Self {
             policy: Mutex::new(View::new(gateway, policy, Cells::new(policy))),
-            rates: Mutex::new(Sample { at: now, snapshot, rates: Rates::default() }),
+            rates: Mutex::new(Sample { at: now, snapshot, rates: Rates::default(), window }),
             config: gateway.clone(),
             requests,
             telemetry,
@@ -149,6 +156,13 @@ impl Admin {
         FlowList::of(self.flows.iter().map(|flows| Arc::clone(&flows.borrow())))
     }
 
+    /// The answer to /doctor.
+    pub fn doctor(&self, now: Instant) -> DoctorReport {
+        let rtt = self.telemetry.snapshot(now).session_rtt_micros;
+        let rtt = (rtt > 0).then(|| Duration::from_micros(rtt));
+        DoctorReport::of(self.telemetry.patience().into_iter(), rtt, self.config.peer.resume_for.get())
+    }
+
     /// After the policy file was read anew. Series of classes that are gone disappear.
     pub fn set_policy(&self, policy: &Policy, cells: &Cells) {
         *lock(&self.policy) = View::new(&self.config, policy, cells.clone());
@@ -170,13 +184,22 @@ impl Admin {
 
     /// The answer to /status.
     pub fn status(&self, now: Instant) -> Status {
-        let rates = lock(&self.rates).rates;
+        let (rates, window) = {
+            let sample = lock(&self.rates);
+            (sample.rates, sample.window.clone())
+        };
         let View { policy, cells, .. } = &*lock(&self.policy);
         let choices = self.telemetry.choices();
-        Status {
+        let mut status = Status {
             choices: choice::of(policy, &choices).map(|choice| ChoiceStatus::new(choice, now)).collect(),
             ..Status::new(&self.config, policy, cells, &self.telemetry, rates, now)
+        };
+        let snapshot = self.telemetry.snapshot(now);
+        for (class, cell) in status.classes.iter_mut().zip(cells.order()) {
+            let Some(numbers) = snapshot.classes.get(*cell) else { continue };
+            [class.queueing, class.completion] = window.spreads(*cell, numbers);
         }
+        status
     }
 
     /// The answer to /trace: the way from the peer from a place on, all that is kept if none is
@@ -195,7 +218,8 @@ impl Admin {
             return;
         }
         let rates = Rates::between(&sample.snapshot, &snapshot, elapsed);
-        *sample = Sample { at: now, snapshot, rates };
+        sample.window.tick(&snapshot, now);
+        (sample.at, sample.snapshot, sample.rates) = (now, snapshot, rates);
     }
 
     /// Begins to answer at `listener` and at the socket that was opened for it, until both are
@@ -319,6 +343,7 @@ impl Admin {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
             "/status" => json(StatusCode::OK, &self.status(now)),
             "/flows" => json(StatusCode::OK, &self.flows()),
+            "/doctor" => json(StatusCode::OK, &self.doctor(now)),
             "/events" => match place(request.uri().query()) {
                 Some(from) => json(StatusCode::OK, &self.telemetry.events().since(from)),
                 None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=NUMBER\n".to_owned()),
@@ -328,7 +353,7 @@ impl Admin {
                 None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=PLACE\n".to_owned()),
             },
             _ => page::asset(path).unwrap_or_else(|| {
-                let there = "there are /, /metrics, /status, /flows, /events, /trace and /reload\n";
+                let there = "there are /, /metrics, /status, /flows, /doctor, /events, /trace and /reload\n";
                 reply(StatusCode::NOT_FOUND, TEXT, there.to_owned())
             }),
         }

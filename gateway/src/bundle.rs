@@ -14,7 +14,7 @@ use flate2::write::GzEncoder;
 use serde_json::Value;
 
 use crate::admin::{self, Endpoint};
-use crate::check;
+use crate::check::{self, live::Running};
 
 /// Stands in the archive in place of what it must not hold.
 const LEFT_OUT: &str = "left out";
@@ -25,10 +25,11 @@ const LEAST_SECRET: usize = 16;
 /// Bytes of an entry at most; longer ones are cut.
 const LONGEST: usize = 8 << 20;
 /// Answers of the gateway, and the entries they become.
-const ASKED: [(&str, &str); 4] = [
+const ASKED: [(&str, &str); 5] = [
     ("/status", "status.json"),
     ("/metrics", "metrics.txt"),
     ("/flows", "flows.json"),
+    ("/doctor", "doctor.json"),
     ("/events", "events.json"),
 ];
 
@@ -61,7 +62,7 @@ impl Bundle {
 
     /// Adds the gateway file, the policy file it names, and what `check --live` says.
     fn add_files(&mut self, file: &Path) {
-        let report = check::check_live(file);
+        let report = check::check_live(file, &|_| Running::default());
         self.add("check.txt", config::render(report.problems(), Style::Plain));
         if let Some(Content::Gateway(gateway, _)) = report.content() {
             self.learn(&gateway.identity.key);

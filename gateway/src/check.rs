@@ -12,7 +12,7 @@ use session::identity::{Date, Identity, IdentityError};
 use session::schedule::Role;
 
 use crate::renewal::{SOON, identity_remedy};
-use live::{Finding, Machine, judge};
+use live::{Finding, Machine, Running, judge};
 
 pub use outcome::{CheckedClass, CheckedFile, CheckedProblem, FileKind};
 
@@ -34,7 +34,7 @@ pub fn check_to_start(path: &Path) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Warning);
-        for finding in findings(&gateway, &policy).unwrap_or_default() {
+        for finding in findings(&gateway, &policy, Running::default()).unwrap_or_default() {
             // Nothing guards before the start.
             if finding.key != "lan.remote" || finding.is_error {
                 add(&mut report, Severity::Warning, finding);
@@ -44,12 +44,13 @@ pub fn check_to_start(path: &Path) -> Report {
     report
 }
 
-/// Checks a file as [`check`] does, and besides asks this machine.
-pub fn check_live(path: &Path) -> Report {
+/// Checks a file as [`check`] does, and besides asks this machine. `running` asks a gateway of the
+/// file, if one runs.
+pub fn check_live(path: &Path, running: &dyn Fn(&Gateway) -> Running) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Error);
-        match findings(&gateway, &policy) {
+        match findings(&gateway, &policy, running(&gateway)) {
             Ok(findings) => {
                 for finding in findings {
                     let severity = if finding.is_error { Severity::Error } else { Severity::Warning };
@@ -78,9 +79,9 @@ fn gateway_of(report: &Report) -> Option<(Gateway, Policy)> {
     }
 }
 
-fn findings(gateway: &Gateway, policy: &Policy) -> std::io::Result<Vec<Finding>> {
+fn findings(gateway: &Gateway, policy: &Policy, running: Running) -> std::io::Result<Vec<Finding>> {
     let most_memory = crate::run::most_memory(gateway, policy);
-    Ok(judge(gateway, most_memory, &Machine::look(gateway)?))
+    Ok(judge(gateway, most_memory, &Machine { running, ..Machine::look(gateway)? }))
 }
 
 fn add(report: &mut Report, severity: Severity, finding: Finding) {

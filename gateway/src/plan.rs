@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use config::{ByteSize, Invalid, Limits, Policy, Style};
+use config::{ByteSize, Invalid, Limits, Policy, Rate, Style};
 use reliability::link::Link;
 use reliability::model::plan::{Crossover, Plan};
 use reliability::model::{Block, Candidate, Timers};
@@ -29,6 +29,9 @@ use link::{Known, LinkArgs, NoLink};
 pub struct PlanArgs {
     #[command(flatten)]
     link: LinkArgs,
+    /// Rate of the way back, if that is another, such as "20 Mbit/s"
+    #[arg(long, value_name = "RATE")]
+    back: Option<Rate>,
     /// The percentile of the completion time that counts
     #[arg(long, default_value_t = 99.9, value_parser = percentile)]
     percentile: f64,
@@ -94,7 +97,11 @@ impl PlanArgs {
     pub fn run(&self, out: &mut dyn Write, style: Style, known: &Known) -> Result<(), PlanError> {
         let estimate = self.link.estimate(known)?;
         let subjects = self.subjects(estimate)?;
-        let warnings = [window_warning(&estimate.link), buffer_warning(&estimate.link, subjects.len(), None)];
+        let warnings = [
+            window_warning(&estimate.link),
+            buffer_warning(&estimate.link, subjects.len(), None),
+            reports_warning(&estimate.link, self.back),
+        ];
         let warnings = warnings.into_iter().flatten();
         if self.json {
             let classes = subjects.iter().map(PlannedClass::new).collect();
@@ -249,28 +256,53 @@ fn window_warning(link: &Link) -> Option<String> {
     })
 }
 
+/// Returns the bytes that are under way on a full link, and those that `limits.total_buffer` has to
+/// have for one flow, or one of so many classes, to fill it.
+pub(crate) fn buffer_needed(rate: Rate, rtt: Duration, classes: usize, threads: u8) -> (u64, u64) {
+    let under_way = rate.bits_per_second() as f64 / 8.0 * rtt.as_secs_f64();
+    let parts = (2 * classes).max(6) as f64 * f64::from(threads.max(1));
+    (under_way as u64, (under_way * parts) as u64)
+}
+
+/// Warns of a way back that is too thin for reports (docs/configure.md).
+fn reports_warning(link: &Link, back: Option<Rate>) -> Option<String> {
+    let back = back?.bits_per_second();
+    let reports = link.rate / REPORTS;
+    (back < reports).then(|| {
+        format!(
+            "warning: reports take up to {} of the way back, which carries {}. There they are thinned, and losses\n\
+             are repaired later. With `peer.congestion = \"adaptive\"`, below {} of it less is sent.",
+            human::rate(reports as f64),
+            human::rate(back as f64),
+            human::rate(link.rate as f64 / 200.0),
+        )
+    })
+}
+
+/// The part of what a way carries that reports on it take of the way back at most.
+const REPORTS: u64 = 50;
+
 /// Warns of buffers that are too small for the link (docs/configure.md#sizing).
 ///
 /// The model does not know what gateways hold until it is acknowledged. Of their buffers a flow may
 /// have a sixth under way, those of a target host a third, and a class its part of the half.
 /// `given` is `limits.total_buffer`, if it is known, and the data-plane threads that divide it.
 fn buffer_warning(link: &Link, classes: usize, given: Option<(ByteSize, u8)>) -> Option<String> {
-    let under_way = link.rate as f64 / 8.0 * link.rtt_seconds();
-    let class = 2.0 * classes.max(1) as f64 * under_way;
     let (buffer, threads) = given.unwrap_or((Limits::default().total_buffer, 1));
     let is = if given.is_some() { "it is" } else { "the default is" };
-    let needed = class.max(6.0 * under_way) * f64::from(threads);
+    let rate = Rate::from_bits_per_second(link.rate);
+    let (under_way, needed) = buffer_needed(rate, link.rtt, classes, threads);
     let divided = match threads {
         0 | 1 => String::new(),
         _ => format!(", which {threads} data-plane threads divide among them"),
     };
-    (needed > buffer.bytes() as f64).then(|| {
+    (needed > buffer.bytes()).then(|| {
         format!(
             "warning: {} are under way on this link. For one flow or class to fill it, `limits.total_buffer` has to be {} in both\n\
              gateways, and {} for the flows to one target host; {is} {}{divided}.",
-            human::size(under_way as u64),
-            human::size(needed as u64),
-            human::size((3.0 * under_way * f64::from(threads)) as u64),
+            human::size(under_way),
+            human::size(needed),
+            human::size(under_way * 3 * u64::from(threads)),
             human::size(buffer.bytes()),
         )
     })

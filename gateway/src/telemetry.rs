@@ -13,7 +13,9 @@ mod collect;
 #[cfg(test)]
 mod dashboard;
 mod export;
+mod histogram;
 mod table;
+mod times;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,6 +23,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::UnixTime;
 use session::control::Refusals;
+use splice::Patience;
+use tokio::sync::watch;
 
 use crate::choose::Choice;
 use crate::events::EventLog;
@@ -46,6 +50,8 @@ pub const MAX_CLASSES: usize = config::MAX_CLASSES;
 pub struct Telemetry {
     started: Instant,
     planes: Mutex<Vec<Arc<Plane>>>,
+    /// By thread, as it shows them.
+    patience: Mutex<Vec<watch::Receiver<Arc<[Patience]>>>>,
     established: AtomicU64,
     resumed: AtomicU64,
     session: Mutex<SessionInfo>,
@@ -146,6 +152,7 @@ impl Telemetry {
         Self {
             started: now,
             planes: Mutex::default(),
+            patience: Mutex::default(),
             established: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             session: Mutex::new(SessionInfo {
@@ -293,6 +300,18 @@ impl Telemetry {
         let plane = Arc::<Plane>::default();
         lock(&self.planes).push(Arc::clone(&plane));
         plane
+    }
+
+    /// Returns where one more data-plane thread shows how patient requesters are.
+    pub fn patience_of_thread(&self) -> watch::Sender<Arc<[Patience]>> {
+        let (shown, seen) = watch::channel(Arc::from([]));
+        lock(&self.patience).push(seen);
+        shown
+    }
+
+    /// Returns how patient requesters are, by thread.
+    pub fn patience(&self) -> Vec<Arc<[Patience]>> {
+        lock(&self.patience).iter().map(|shown| Arc::clone(&shown.borrow())).collect()
     }
 
     /// The session's state has changed, if it has; `error` says why a session ended or did not come

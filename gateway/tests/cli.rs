@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn longhaul(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
@@ -71,6 +71,17 @@ fn a_gateway_says_in_the_chosen_form_why_it_does_not_start() {
         "{journal}"
     );
     assert!(run("xml").contains("LONGHAUL_LOG_FORMAT=xml"));
+}
+
+/// `longhaul plan ... | head` ends without a word, and not with success.
+#[test]
+fn a_reader_that_has_seen_enough_is_told_nothing() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(["plan", "--rate", "1 Gbit/s", "--rtt", "25 ms", "--drop", "0.1%"]).stdout(writer);
+    let (code, _, err) = parts(&command.stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap());
+    assert_eq!((code, err.as_str()), (Some(1), ""));
 }
 
 #[test]

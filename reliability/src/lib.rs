@@ -4,8 +4,9 @@
 //! Contents: [`stream`] (numbered packets, receive bitmap, reports, repair and coding
 //! schemes), [`message`] (restores the order of one flow's records), [`estimator`] (what the path
 //! is like), [`mtu`] (how long a packet may be), [`lanes`] (which way it takes), [`trace`]
-//! (recorded losses), [`rtt`], [`pacing`], [`congestion`], [`bitmap`] and [`shelf`]. What never
-//! may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a parameter.
+//! (recorded losses), [`times`] (histograms), [`rtt`], [`pacing`], [`congestion`], [`bitmap`] and
+//! [`shelf`]. What never may: I/O, clocks, randomness, threads, or any knowledge of RoCE. Time is a
+//! parameter.
 
 pub mod bitmap;
 pub mod congestion;
@@ -22,4 +23,5 @@ pub mod rtt;
 pub mod selector;
 pub mod shelf;
 pub mod stream;
+pub mod times;
 pub mod trace;

@@ -35,6 +35,7 @@ mod withheld;
 
 pub use gateway::Gateway;
 pub use memory::{Remembered, Stood};
+pub use near_side::Patience;
 pub use reliability::estimator::{Arrival, Ecn, LaneId};
 pub use reliability::lanes;
 pub use session_end::SessionEnd;

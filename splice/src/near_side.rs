@@ -5,9 +5,11 @@ mod flow;
 mod held;
 mod kept;
 mod open;
+mod patience;
 mod resend;
 mod respond;
 mod targets;
+mod timing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use std::time::{Duration, Instant};
 
 use self::held::Grants;
 pub(crate) use self::open::SILENCE;
+use self::patience::Observed;
+pub use self::patience::Patience;
 use self::resend::{Budget, Kept};
 use kept::Words;
 use reliability::message::{Pages, Reassembly};
@@ -24,6 +28,7 @@ use roce::pairing::FlowKey;
 use roce::wire::{BTH_LEN, Packet, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
+use timing::Timing;
 use transport::{Claim, Urgency};
 
 use crate::Settings;
@@ -77,7 +82,7 @@ struct NearFlow {
     notified: Notified,
 }
 
-/// Load that a flow brings, to be judged by its classes.
+/// Load that a flow brings, to be judged by its classes, and how long that takes.
 #[derive(Default)]
 struct Demand {
     /// The size that the last request was judged by, where a class is for messages of some size.
@@ -85,6 +90,8 @@ struct Demand {
     coming: Coming,
     /// The bytes that a class's stream was told to expect of this flow.
     expected: Claim,
+    timing: Timing,
+    observed: Observed,
 }
 
 /// The lists of [`NearSide`] that a flow is in.
@@ -180,7 +187,7 @@ impl NearSide {
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
         let config = self.config(ctx.settings);
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        flow.last_activity = ctx.now;
+        let silence = flow.note_activity(ctx.now);
         flow.near.adopt(&config);
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         if flow.resend(packet, ctx) {
@@ -207,7 +214,9 @@ impl NearSide {
             flow.near.set_local(ctx.classes.completes_locally(class));
         }
         let had_failed = flow.near.is_failed();
-        let carried = match flow.near.handle_request(packet, ctx.now) {
+        let verdict = flow.near.handle_request(packet, ctx.now);
+        flow.demand.observed.note(&verdict, silence);
+        let carried = match verdict {
             Verdict::Forward => {
                 flow.note_port(addressing.src_port);
                 Self::carry(flow, class, packet, false, ctx)
@@ -284,6 +293,7 @@ impl NearSide {
             if let Some(size) = flow.demand.coming.follow(packet) {
                 ctx.senders.note_message(class, size, flow.demand.coming.sent());
             }
+            flow.demand.timing.follow(packet, class, flow.near.expected(), ctx.now);
             flow.expect(ctx);
         }
         true

@@ -56,6 +56,9 @@ pub struct PathStats {
     pub observed: PathReport,
     /// Reports of the way from the peer that were sent.
     pub reports: u64,
+    /// Bytes a second that reports are thinned to, since the way to the peer carries no more;
+    /// `None`: they are not thinned.
+    pub thinned: Option<u64>,
     /// Probes sent.
     pub probes: u64,
     /// How long packets to the peer may be.
@@ -558,6 +561,7 @@ impl Paths {
                 health: self.lanes.state(lane.id),
                 observed,
                 reports: u64::from(observed.number),
+                thinned: lane.thinning.rate(),
                 probes: lane.prober.sent(),
                 mtu: lane.search.as_ref().map_or(self.fixed, Search::status),
                 peer_packet: inward.map_or(0, |inward| inward.answerer.in_use()),

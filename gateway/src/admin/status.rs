@@ -17,6 +17,7 @@ use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
 use super::mistakes::LanMistakes;
 use super::mtu::MtuStatus;
+use super::spread::Spread;
 use super::units::{scheme_name, seconds, share};
 use crate::cells::Cells;
 use crate::telemetry::{
@@ -133,6 +134,10 @@ pub struct PathStatus {
     pub ce: f64,
     /// Since the last report.
     pub age: f64,
+    /// The rate that reports on the peer's packets are thinned to, bit/s, since the way to the peer
+    /// carries no more; absent if they are not.
+    #[serde(default)]
+    pub reports_bits: Option<f64>,
     /// How much is sent; absent where `peer.rate` is.
     #[serde(default)]
     pub congestion: Option<CongestionStatus>,
@@ -268,6 +273,13 @@ pub struct ClassStatus {
     pub duplicates: u64,
     /// Packets lost for good.
     pub abandoned: u64,
+    /// How long data packets waited here before they were first sent; absent if none was.
+    #[serde(default)]
+    pub queueing: Option<Spread>,
+    /// How long messages from local hosts took, from their first packet to their target's answer;
+    /// absent if none was timed.
+    #[serde(default)]
+    pub completion: Option<Spread>,
 }
 
 /// The state of a session whose data path is dead.
@@ -412,6 +424,8 @@ impl PathStatus {
             duplicates: share(snapshot.path_duplicates),
             ce: share(snapshot.path_ce),
             age: seconds(snapshot.path_age_micros),
+            reports_bits: (snapshot.reports_thinned_bytes > 0)
+                .then_some(snapshot.reports_thinned_bytes as f64 * 8.0),
             congestion,
         })
     }
@@ -431,6 +445,8 @@ impl ClassStatus {
             decoded: numbers.decoded,
             duplicates: numbers.received_duplicates,
             abandoned: numbers.abandoned,
+            queueing: None,
+            completion: None,
         }
     }
 }
@@ -579,6 +595,13 @@ impl PathStatus {
             human::share(self.duplicates),
             human::share(self.ce)
         )?;
+        if let Some(bits) = self.reports_bits {
+            writeln!(
+                f,
+                "         reports to the peer are thinned to {}: the way there carries no more",
+                human::rate(bits)
+            )?;
+        }
         self.congestion.iter().try_for_each(|congestion| congestion.write(f))
     }
 }

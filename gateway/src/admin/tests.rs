@@ -67,6 +67,8 @@ fn counted(snapshot: &mut Snapshot) {
     bulk.rtt_micros = 20_125;
     default.sent_data = 12;
     default.sent_repairs = 2;
+    (0..90).for_each(|_| bulk.queueing.note(200));
+    (0..90).for_each(|_| bulk.completion.note(20_400));
 }
 
 pub(crate) async fn listening(admin: &Arc<Admin>) -> SocketAddr {
@@ -498,6 +500,7 @@ async fn a_browser_shows_the_page() {
     let plane = telemetry.plane();
     tokio::spawn(async move {
         loop {
+            snapshot.classes[0].completion.note(31_000);
             snapshot.wan_sent_bytes += 7_500_000;
             snapshot.wan_received_bytes += 2_000_000;
             plane.store(&snapshot);
@@ -521,7 +524,16 @@ async fn a_browser_shows_the_page() {
         String::from_utf8(output.stdout).unwrap()
     };
     let page = run(vec!["--virtual-time-budget=3000".into(), "--dump-dom".into()]);
-    for piece in ["a - b", ">up</span>", "mds(32,8)", "0.012 %", "session_up", "&lt;img src=x"] {
+    for piece in [
+        "a - b",
+        ">up</span>",
+        "mds(32,8)",
+        "0.012 %",
+        ">took (99 %)<",
+        " ms (4",
+        "session_up",
+        "&lt;img src=x",
+    ] {
         assert!(page.contains(piece), "no {piece} in\n{page}");
     }
     assert!(!page.contains("<img"), "{page}");

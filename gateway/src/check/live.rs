@@ -11,7 +11,9 @@ use config::{ByteSize, Gateway, LanMode};
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 
-pub use machine::{Interface, Machine};
+pub use machine::{Interface, Machine, Running};
+
+use crate::plan::buffer_needed;
 
 /// One thing that the file and the machine do not agree on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,7 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
     }
     memory(&mut findings, gateway, most_memory, machine);
     wan(&mut findings, gateway, machine);
+    link(&mut findings, gateway, machine.running);
     capabilities(&mut findings, gateway, machine);
     if let LanMode::Packet { interface } = &gateway.lan.mode {
         match machine.interfaces.iter().find(|other| other.name == *interface) {
@@ -114,11 +117,42 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
         let found = format!("its MTU is {}, and {longest} bytes are sent unprobed", holder.mtu);
         findings.error("wan.mtu", message, &found, "a smaller wan.mtu, or wan.probe_mtu = true");
     }
+    let (rate, speed) = (gateway.peer.rate, holder.speed);
+    if let Some(speed) = speed.filter(|speed| rate.bits_per_second() / 1_000_000 > *speed) {
+        let message = format!("`peer.rate` is more than {} carries", holder.name);
+        let found = format!("{rate}, its link has {speed} Mbit/s");
+        findings.warn(
+            "peer.rate",
+            message,
+            &found,
+            "a smaller peer.rate: what is beyond waits in the kernel",
+        );
+    }
     if machine.is_strict(&holder.name) {
         let message = format!("reverse-path filtering is strict on {}", holder.name);
         let help = "if packets from the peer may come by another interface than packets to it leave by: \
                     net.ipv4.conf.INTERFACE.rp_filter = 2";
         findings.warn("wan.listen", message, "", help);
+    }
+}
+
+/// Judges the file by the link, as the gateway that runs knows it.
+fn link(findings: &mut Findings, gateway: &Gateway, running: Running) {
+    if let Some(rtt) = running.rtt {
+        let (under_way, needed) = buffer_needed(gateway.peer.rate, rtt, 1, gateway.plane.threads);
+        if ByteSize::from_bytes(needed) > gateway.limits.total_buffer {
+            let shown = reliability::human::size;
+            let message = "`limits.total_buffer` is too small for one flow to fill the link".to_owned();
+            let found = format!("{} are under way at an RTT of {rtt:.1?}", shown(under_way));
+            let help = format!("{} or more, in both gateways: docs/configure.md, \"Sizing\"", shown(needed));
+            findings.warn("limits.total_buffer", message, &found, &help);
+        }
+    }
+    if let Some(reports) = running.reports {
+        let message = "the way to the peer carries fewer reports than the peer's packets ask for".to_owned();
+        let found = format!("they are thinned to {}", reliability::human::rate(reports));
+        let help = "losses on the way from the peer are repaired later; reports want 2 % of the peer's rate";
+        findings.warn("peer.rate", message, &found, help);
     }
 }
 

@@ -1,15 +1,17 @@
 //! `longhaul check`
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use config::{Content, Report};
+use config::{Content, Gateway, Report};
 
 use super::failure::{Outcome, failed, output_failed, unusable};
 use super::status::known;
-use super::style;
+use super::{runtime, style};
+use crate::admin::{self, Address, Endpoint, Status, Token};
 use crate::check::CheckedFile;
+use crate::check::live::Running;
 use crate::plan::link::{Known, LinkArgs};
 use crate::{check, plan};
 
@@ -71,7 +73,10 @@ impl CheckArgs {
     }
 
     fn reports(&self) -> Vec<Report> {
-        let check = if self.live { check::check_live } else { check::check };
+        let check = |path: &Path| match self.live {
+            true => check::check_live(path, &running),
+            false => check::check(path),
+        };
         let mut reports: Vec<Report> = Vec::with_capacity(self.files.len());
         for path in &self.files {
             let mut report = check(path);
@@ -80,6 +85,19 @@ impl CheckArgs {
         }
         reports
     }
+}
+
+/// Asks the gateway of a file what it knows of the link, if it runs and answers.
+fn running(gateway: &Gateway) -> Running {
+    let ask = || {
+        let config = gateway.admin.as_ref()?;
+        let token = config.token.as_deref().map(Token::read).transpose().ok()?;
+        let admin = Endpoint::new(Address::Tcp(config.listen), token);
+        let text = runtime().ok()?.block_on(admin::fetch(&admin, "/status")).ok()?;
+        let status: Status = serde_json::from_str(&text).ok()?;
+        (status.site == gateway.site.name).then(|| Running::of(&status))
+    };
+    ask().unwrap_or_default()
 }
 
 /// Says in a few words what a usable file holds.

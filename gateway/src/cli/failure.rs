@@ -15,6 +15,7 @@ pub(super) const BLOCKED: u8 = 4;
 /// Why a command did not do what it was asked.
 pub(super) struct Failure {
     pub(super) code: u8,
+    /// Nothing is printed if it is empty.
     pub(super) text: String,
 }
 
@@ -30,7 +31,11 @@ pub(super) fn failed(error: impl Display) -> Failure {
     Failure { code: FAILED, text: format!("longhaul: {error}") }
 }
 
+/// The result could not be written. Whoever reads no further, as `head` does, knows it.
 #[expect(clippy::needless_pass_by_value, reason = "so that it fits map_err")]
 pub(super) fn output_failed(error: io::Error) -> Failure {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        return Failure { code: FAILED, text: String::new() };
+    }
     failed(format!("cannot write the result: {error}"))
 }

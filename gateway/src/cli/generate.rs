@@ -49,10 +49,11 @@ impl GenerateArgs {
 }
 
 /// JSON schemas of what commands print with `--json`, by command.
-fn schemas() -> [(&'static str, Schema); 8] {
+fn schemas() -> [(&'static str, Schema); 9] {
     [
         ("status", schema_for!(admin::Status)),
         ("flows", schema_for!(admin::FlowList)),
+        ("doctor", schema_for!(admin::DoctorReport)),
         // A line each.
         ("events", schema_for!(crate::events::Event)),
         ("check", schema_for!(Vec<CheckedFile>)),

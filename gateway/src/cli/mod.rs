@@ -9,6 +9,7 @@ mod bundle;
 mod check;
 #[cfg(feature = "demo")]
 mod demo;
+mod doctor;
 mod events;
 mod failure;
 mod flows;
@@ -65,6 +66,8 @@ enum Command {
     Status(status::StatusArgs),
     /// Show the flows of a running gateway whose queue pairs are known
     Flows(flows::FlowsArgs),
+    /// Judge whether the NICs of a running gateway's hosts are patient enough for the link
+    Doctor(doctor::DoctorArgs),
     /// Show what has happened at a running gateway
     Events(events::EventsArgs),
     /// Show a running gateway on the terminal's screen, until q
@@ -110,7 +113,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let _ = writeln!(io::stderr(), "{}", printable_block(failure.text.trim_end()));
+            if !failure.text.is_empty() {
+                let _ = writeln!(io::stderr(), "{}", printable_block(failure.text.trim_end()));
+            }
             ExitCode::from(failure.code)
         }
     }
@@ -130,6 +135,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Keys(args) => args.run(),
         Command::Status(args) => args.run(),
         Command::Flows(args) => args.run(),
+        Command::Doctor(args) => args.run(),
         Command::Events(args) => args.run(),
         Command::Top(args) => args.run(),
         Command::Bundle(args) => args.run(),

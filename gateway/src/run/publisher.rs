@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
 use session::message::{Direction, MAX_PAIRINGS, Pairing};
-use splice::{Gateway, Remembered, Stood};
+use splice::{Gateway, Patience, Remembered, Stood};
 use tokio::sync::watch;
 
 use crate::cells::Cells;
@@ -37,6 +37,8 @@ pub(super) struct Publisher {
 /// are forgotten meanwhile must not be told of, since their queue pairs may be others' by then.
 struct Shown {
     flows: watch::Sender<Arc<[Pairing]>>,
+    /// How patient requesters are, for `longhaul doctor`.
+    patience: watch::Sender<Arc<[Patience]>>,
     next: Instant,
     /// Flows that wait for a session to go on.
     waiting: usize,
@@ -59,7 +61,7 @@ impl Publisher {
             recorder: Arc::clone(recorder),
             cells: Arc::clone(&nothing.cells),
             restarted: Vec::new(),
-            shown: Shown { flows, next: Instant::now(), waiting: 0 },
+            shown: Shown::new(flows, telemetry.patience_of_thread(), Instant::now()),
             sightings: watch::Sender::new(nothing),
         }
     }
@@ -108,6 +110,14 @@ impl Observer for Publisher {
 }
 
 impl Shown {
+    fn new(
+        flows: watch::Sender<Arc<[Pairing]>>,
+        patience: watch::Sender<Arc<[Patience]>>,
+        now: Instant,
+    ) -> Self {
+        Self { flows, patience, next: now, waiting: 0 }
+    }
+
     fn renew(&mut self, core: &Gateway, now: Instant) {
         if !core.is_parked() {
             self.waiting = 0;
@@ -119,10 +129,14 @@ impl Shown {
             self.waiting = core.waiting_flows();
         }
         let flows = to_tell(core.remembered());
-        let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
+        let patience: Arc<[Patience]> = core.patience().take(MAX_PAIRINGS).collect();
+        let count = u32::try_from(flows.len().max(patience.len())).unwrap_or(u32::MAX);
         self.next = now + Duration::from_secs(1) * count / SHOW_FLOWS_PER_SECOND;
         if !flows.is_empty() || !self.flows.borrow().is_empty() {
             self.flows.send_replace(flows);
+        }
+        if !patience.is_empty() || !self.patience.borrow().is_empty() {
+            self.patience.send_replace(patience);
         }
     }
 }
@@ -207,9 +221,14 @@ mod tests {
         let request = Datagram { addressing: req.addressing, transport: &bytes[..repr.buffer_len()] };
         core.handle_lan(&request, now);
 
-        let mut shown = Shown { flows: watch::Sender::new(Arc::new([])), next: now, waiting: 0 };
+        let (flows, patience) = (watch::channel(Arc::from([])).0, watch::channel(Arc::from([])).0);
+        let mut shown = Shown::new(flows, patience, now);
         shown.renew(&core, now);
         assert_eq!(shown.flows.borrow().len(), 1);
+        // As the REQ and its REP have it; what is sent is this gateway's to wait for.
+        let patience = Arc::clone(&shown.patience.borrow());
+        let [patience] = &*patience else { panic!("one flow: {patience:?}") };
+        assert!(patience.terms.is_some_and(|terms| terms.retries == 7), "{patience:?}");
         core.session_down(SessionEnd::Lost, now);
         now += Duration::from_secs(1);
         shown.renew(&core, now);

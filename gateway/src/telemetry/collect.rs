@@ -233,6 +233,7 @@ impl Snapshot {
         set(&mut self.lane_rtt_micros, micros(rtt.smoothed));
         set(&mut self.lane_leaves, leaves);
         set(&mut self.lane_ecn, lane.ecn.map_or(0, ecn_state));
+        self.reports_thinned_bytes += lane.thinned.unwrap_or(0);
         self.add_mtu(lane);
         if let Some(state) = lane.congestion.as_ref().filter(|_| usable) {
             self.add_congestion(state);
@@ -304,6 +305,7 @@ impl Snapshot {
             class.sent_bytes += sent.bytes;
             class.short_blocks += sent.short_blocks;
             class.timeouts += sent.rto_firings;
+            class.queueing.add(&sent.queueing);
         }
         for received in &stats.received {
             class.received_data += received.data_packets;
@@ -318,6 +320,7 @@ impl Snapshot {
             class.records_received += received.records;
             class.records_received_bytes += received.record_bytes;
         }
+        class.completion = stats.completions;
         class.backlog_bytes = stats.backlog as u64;
         class.in_flight_bytes = stats.in_flight as u64;
         class.rtt_micros = micros(stats.rtt);

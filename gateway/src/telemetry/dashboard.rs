@@ -23,7 +23,7 @@ const ROWS: [(&str, &[&str]); 8] = [
     ),
     ("Path", &["longhaul_path_", "longhaul_congestion_"]),
     ("Lanes", &["longhaul_lane_"]),
-    ("Streams by class", &["longhaul_stream", "longhaul_scheme"]),
+    ("Streams by class", &["longhaul_stream", "longhaul_scheme", "longhaul_message"]),
     ("Flows", &["longhaul_flows", "longhaul_requesters", "longhaul_targets", "longhaul_requests"]),
     ("Long link", &["longhaul_wan_", "longhaul_link_"]),
     ("LAN", &["longhaul_lan_", "longhaul_guard_"]),
@@ -71,8 +71,16 @@ fn panel(metric: &Metric, x: usize, y: usize) -> Value {
     let Metric { name, kind, unit, label, meaning } = metric;
     let selected = format!("{name}{{site=~\"$site\"}}");
     let counts = matches!(kind, Kind::Counter | Kind::Restarting);
-    let query = if counts { format!("rate({selected}[$__rate_interval])") } else { selected };
+    let query = match kind {
+        Kind::Histogram => {
+            let rates = format!("rate({name}_bucket{{site=~\"$site\"}}[$__rate_interval])");
+            format!("histogram_quantile(0.99, sum by (site, class, le) ({rates}))")
+        }
+        _ if counts => format!("rate({selected}[$__rate_interval])"),
+        _ => selected,
+    };
     let legend = match label {
+        Some((label, _)) if *kind == Kind::Histogram => format!("{{{{site}}}} {{{{{label}}}}}, 99 %"),
         Some((label, _)) => format!("{{{{site}}}} {{{{{label}}}}}"),
         None => "{{site}}".to_owned(),
     };

@@ -3,6 +3,7 @@
 use metrics::{Counter, Gauge, Key, Label, Level, Metadata, Recorder};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
+use super::histogram;
 use super::table::{Kind, METRICS, Metric, Snapshot, Unit};
 use crate::cells::Cells;
 
@@ -16,7 +17,9 @@ pub struct Exporter {
     /// In the order of [`Snapshot::values`].
     series: Vec<Series>,
     /// Cells of the classes.
-    cells: Vec<usize>,
+    cells: Cells,
+    site: String,
+    peer: String,
 }
 
 enum Series {
@@ -88,10 +91,10 @@ impl Exporter {
             .add_global_label("site", site)
             .add_global_label("peer", peer)
             .build_recorder();
-        let cells = classes.order().to_vec();
+        let cells = classes.clone();
         let classes: Vec<&str> = classes.iter().map(|(name, _)| name).collect();
         let mut series = Vec::new();
-        for metric in METRICS {
+        for metric in METRICS.iter().filter(|metric| metric.kind != Kind::Histogram) {
             describe(&recorder, metric);
             match metric.label {
                 None => series.push(register(&recorder, metric, 0, Vec::new())),
@@ -106,13 +109,13 @@ impl Exporter {
                 }
             }
         }
-        Self { handle: recorder.handle(), series, cells }
+        Self { handle: recorder.handle(), series, cells, site: site.to_owned(), peer: peer.to_owned() }
     }
 
     /// The text for `snapshot`.
     pub fn render(&self, snapshot: &Snapshot) -> String {
         let absent = Absent::of(snapshot);
-        for (series, value) in self.series.iter().zip(snapshot.values(&self.cells)) {
+        for (series, value) in self.series.iter().zip(snapshot.values(self.cells.order())) {
             match series {
                 Series::Counter(counter) => counter.absolute(value),
                 Series::Gauge(gauge, shape) if absent.has(shape, value) => gauge.set(f64::NAN),
@@ -124,14 +127,17 @@ impl Exporter {
         }
         // A series without a value is none.
         let text = self.handle.render();
-        text.split_inclusive('\n').filter(|line| !line.ends_with(" NaN\n")).collect()
+        let text: String = text.split_inclusive('\n').filter(|line| !line.ends_with(" NaN\n")).collect();
+        text + &histogram::render(&self.site, &self.peer, &self.cells, snapshot)
     }
 }
 
 fn describe(recorder: &impl Recorder, metric: &Metric) {
     let (name, meaning) = (metric.name.into(), metric.meaning.into());
     match metric.kind {
-        Kind::Counter | Kind::Restarting => recorder.describe_counter(name, None, meaning),
+        Kind::Counter | Kind::Restarting | Kind::Histogram => {
+            recorder.describe_counter(name, None, meaning);
+        }
         Kind::Gauge | Kind::Peak => recorder.describe_gauge(name, None, meaning),
     }
 }
@@ -140,7 +146,9 @@ fn register(recorder: &impl Recorder, metric: &Metric, place: usize, labels: Vec
     const METADATA: Metadata<'_> = Metadata::new(module_path!(), Level::INFO, None);
     let key = Key::from_parts(metric.name, labels);
     match metric.kind {
-        Kind::Counter | Kind::Restarting => Series::Counter(recorder.register_counter(&key, &METADATA)),
+        Kind::Counter | Kind::Restarting | Kind::Histogram => {
+            Series::Counter(recorder.register_counter(&key, &METADATA))
+        }
         Kind::Gauge | Kind::Peak => {
             let shape = Shape { unit: metric.unit, basis: Basis::of(metric, place) };
             Series::Gauge(recorder.register_gauge(&key, &METADATA), shape)

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use reliability::estimator::SIZE_BOUNDS;
+use reliability::times::Times;
 use roce::ip::Reject;
 use session::Rejected;
 use session::control::Refusal;
@@ -10,6 +11,7 @@ use splice::LanDrop;
 use splice::record::Reason;
 
 use super::MAX_CLASSES;
+use super::times::TimesCells;
 use crate::logs::Lost;
 
 /// A metric as declared.
@@ -40,6 +42,8 @@ pub enum Kind {
     /// Only grows, as far as whoever scrapes sees; its source begins at 0 with each session. Summed
     /// over threads.
     Restarting,
+    /// Counts of times by bucket, and their sum; otherwise like [`Kind::Restarting`].
+    Histogram,
 }
 
 /// The unit of a metric.
@@ -148,6 +152,7 @@ macro_rules! metrics {
         plain { $($field:ident: $kind:ident $unit:ident $name:literal $meaning:literal)* }
         labelled { $($many:ident[$label:literal $values:ident]: $many_kind:ident $many_unit:ident $many_name:literal $many_meaning:literal)* }
         class { $($each:ident: $each_kind:ident $each_unit:ident $each_name:literal $each_meaning:literal)* }
+        histogram { $($times:ident: $times_name:literal $times_meaning:literal)* }
     ) => {
         /// All numbers at one time. Counters are totals since the start; times are in microseconds.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -162,6 +167,7 @@ macro_rules! metrics {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct ClassSnapshot {
             $(#[doc = $each_meaning] pub $each: u64,)*
+            $(#[doc = $times_meaning] pub $times: Times,)*
         }
 
         /// The numbers of one data-plane thread: it alone stores, anyone loads. Aligned so that no
@@ -189,6 +195,7 @@ macro_rules! metrics {
         #[derive(Debug, Default)]
         struct ClassCells {
             $($each: AtomicU64,)*
+            $($times: TimesCells,)*
         }
 
         impl Plane {
@@ -203,6 +210,7 @@ macro_rules! metrics {
                 })*
                 for ((cells, last), values) in self.classes.iter().zip(&self.last).zip(&snapshot.classes) {
                     $(Kind::$each_kind.advance(&cells.$each, &last.$each, values.$each);)*
+                    $(cells.$times.advance(&last.$times, &values.$times);)*
                 }
             }
 
@@ -212,6 +220,8 @@ macro_rules! metrics {
                 if let (Some(cells), Some(last)) = (self.classes.get(cell), self.last.get(cell)) {
                     $(cells.$each.store(0, Relaxed);)*
                     $(last.$each.store(counted.$each, Relaxed);)*
+                    $(cells.$times.store(&Times::default());)*
+                    $(last.$times.store(&counted.$times);)*
                 }
             }
 
@@ -228,6 +238,7 @@ macro_rules! metrics {
                 })*
                 for (cells, values) in self.classes.iter().zip(&mut snapshot.classes) {
                     $(Kind::$each_kind.join(&mut values.$each, cells.$each.load(Relaxed));)*
+                    $(values.$times.add(&cells.$times.load());)*
                 }
             }
         }
@@ -249,6 +260,13 @@ macro_rules! metrics {
                 label: Some(("class", &[])),
                 meaning: $each_meaning,
             },)*
+            $(Metric {
+                name: $times_name,
+                kind: Kind::Histogram,
+                unit: Unit::Seconds,
+                label: Some(("class", &[])),
+                meaning: $times_meaning,
+            },)*
         ];
 
         impl Snapshot {
@@ -263,8 +281,8 @@ macro_rules! metrics {
                 })*
             }
 
-            /// Every series' value, in the order of [`METRICS`], then of the label's values or of
-            /// the classes' cells.
+            /// Every series' value, in the order of [`METRICS`] without histograms, then of the
+            /// label's values or of the classes' cells.
             pub(super) fn values(&self, cells: &[usize]) -> Vec<u64> {
                 let classes = || cells.iter().filter_map(|cell| self.classes.get(*cell));
                 let mut values = Vec::with_capacity(METRICS.len() * 4);
@@ -272,6 +290,12 @@ macro_rules! metrics {
                 $(values.extend(self.$many);)*
                 $(values.extend(classes().map(|class| class.$each));)*
                 values
+            }
+
+            /// The histograms in the order of [`METRICS`], each of the classes' cells.
+            pub(super) fn histograms(&self, cells: &[usize]) -> Vec<Vec<Times>> {
+                let classes = || cells.iter().filter_map(|cell| self.classes.get(*cell));
+                vec![$(classes().map(|class| class.$times).collect(),)*]
             }
         }
     };
@@ -297,6 +321,7 @@ metrics! {
         guard_restored: Counter Count "longhaul_guard_rules_restored_total" "Rules that keep the kernel from forwarding RoCE found missing, and put back"
         policy_generation: Peak Count "longhaul_policy_generation" "Policy files adopted: 1 at the start, one more with each reload"
         policy_loaded_micros: Peak Seconds "longhaul_policy_loaded_timestamp_seconds" "When the policy in force was read, since 1970"
+        reports_thinned_bytes: Gauge Bytes "longhaul_wan_reports_thinned_bytes_per_second" "What reports on the peer's packets are thinned to, since the way to the peer carries no more; 0: not thinned"
         draining_streams: Gauge Count "longhaul_streams_draining" "Streams of classes that a reload removed which still hold something"
         draining_bytes: Gauge Bytes "longhaul_streams_draining_bytes" "Bytes in streams of classes that a reload removed, waiting or not yet acknowledged"
         lan_received_packets: Counter Packets "longhaul_lan_received_packets_total" "Packets taken from local hosts, before any check"
@@ -434,12 +459,17 @@ metrics! {
         scheme_switches: Counter Count "longhaul_scheme_switches_total" "Times auto changed the scheme of one of the class's streams"
         rtt_micros: Peak Seconds "longhaul_stream_rtt_seconds" "Smoothed round-trip time as the class's stream measures it"
     }
+    histogram {
+        // Field: name, meaning. Of the class.
+        queueing: "longhaul_stream_queueing_seconds" "Time that data packets waited here before they were first sent, from their first record on"
+        completion: "longhaul_message_completion_seconds" "Time from a message's first packet until its target acknowledged or answered the whole message, of one message at a time of each flow from local hosts"
+    }
 }
 
 impl Kind {
     fn join(self, total: &mut u64, value: u64) {
         *total = match self {
-            Self::Counter | Self::Restarting | Self::Gauge => total.saturating_add(value),
+            Self::Counter | Self::Restarting | Self::Histogram | Self::Gauge => total.saturating_add(value),
             Self::Peak => value.max(*total),
         };
     }
@@ -450,7 +480,7 @@ impl Kind {
         let before = last.load(Relaxed);
         last.store(now, Relaxed);
         let total_now = match self {
-            Self::Counter | Self::Restarting => {
+            Self::Counter | Self::Restarting | Self::Histogram => {
                 total.load(Relaxed).saturating_add(now.checked_sub(before).unwrap_or(now))
             }
             Self::Gauge | Self::Peak => now,
@@ -461,7 +491,7 @@ impl Kind {
     /// Takes over a number of the whole gateway. By the one thread that stores.
     fn keep(self, total: &AtomicU64, last: &AtomicU64, now: u64) {
         match self {
-            Self::Restarting => self.advance(total, last, now),
+            Self::Restarting | Self::Histogram => self.advance(total, last, now),
             Self::Counter | Self::Gauge | Self::Peak => total.store(now, Relaxed),
         }
     }
@@ -471,6 +501,7 @@ impl Kind {
         match self {
             Self::Counter | Self::Restarting => "counter",
             Self::Gauge | Self::Peak => "gauge",
+            Self::Histogram => "histogram",
         }
     }
 }

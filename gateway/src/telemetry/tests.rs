@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use reliability::times::Times;
 use session::control::Refusal;
 
 use super::*;
@@ -346,7 +347,7 @@ fn prometheus_text_has_every_series_with_its_value() {
     let text = exporter.render(&snapshot);
     let lines: HashSet<&str> = text.lines().collect();
     let mut values = values.into_iter();
-    for metric in METRICS {
+    for metric in METRICS.iter().filter(|metric| metric.kind != Kind::Histogram) {
         assert!(
             lines.contains(format!("# TYPE {} {}", metric.name, metric.kind.prometheus()).as_str()),
             "{text}"
@@ -378,6 +379,42 @@ fn prometheus_text_has_every_series_with_its_value() {
             .render(&snapshot)
             .contains("longhaul_lan_received_packets_total{site=\"a\",peer=\"b\"} 1000000\n")
     );
+}
+
+/// Counts go on from session to session, add up over threads, and are cumulative in the text.
+#[test]
+fn histograms_are_prometheus_histograms() {
+    let telemetry = Telemetry::new(Instant::now());
+    for _ in 0..2 {
+        let plane = telemetry.plane();
+        let mut snapshot = Snapshot::default();
+        [50, 200, 200, 20_000_000].into_iter().for_each(|micros| snapshot.classes[0].queueing.note(micros));
+        plane.store(&snapshot);
+        // Another session begins, and then the cell is another class's.
+        snapshot.classes[0].queueing = Times::default();
+        snapshot.classes[0].queueing.note(200);
+        snapshot.classes[1].completion.note(7);
+        plane.store(&snapshot);
+        plane.restart(1, &snapshot.classes[1]);
+        plane.store(&snapshot);
+    }
+    let text = Exporter::new("a", "b\"", &Cells::new(&config::Policy::default()))
+        .render(&telemetry.snapshot(Instant::now()));
+    let labels = "site=\"a\",peer=\"b\\\"\",class=\"default\"";
+    for line in [
+        "# TYPE longhaul_stream_queueing_seconds histogram".to_owned(),
+        format!("longhaul_stream_queueing_seconds_bucket{{{labels},le=\"0.0001\"}} 2"),
+        format!("longhaul_stream_queueing_seconds_bucket{{{labels},le=\"0.00025\"}} 8"),
+        format!("longhaul_stream_queueing_seconds_bucket{{{labels},le=\"10\"}} 8"),
+        format!("longhaul_stream_queueing_seconds_bucket{{{labels},le=\"+Inf\"}} 10"),
+        format!("longhaul_stream_queueing_seconds_sum{{{labels}}} 40.0013"),
+        format!("longhaul_stream_queueing_seconds_count{{{labels}}} 10"),
+        format!("longhaul_message_completion_seconds_count{{{labels}}} 0"),
+    ] {
+        assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+    }
+    let restarted = telemetry.snapshot(Instant::now()).classes[1].completion;
+    assert_eq!(restarted.total(), 0, "of the class before");
 }
 
 /// `UPDATE_EXPECTED=1 cargo test -p gateway telemetry` writes the table anew.

@@ -42,6 +42,7 @@ fn path() -> PathStatus {
         duplicates: 0.0,
         ce: 0.0,
         age: 0.02,
+        reports_bits: None,
         congestion: None,
     }
 }
@@ -59,6 +60,8 @@ fn class(name: &str, scheme: &str, backlog_bytes: u64) -> ClassStatus {
         decoded: 0,
         duplicates: 0,
         abandoned: 0,
+        queueing: None,
+        completion: None,
     }
 }
 

@@ -554,6 +554,11 @@ impl Near {
         self.ring.is_ahead()
     }
 
+    /// Everything before this PSN was acknowledged or answered by the target.
+    pub fn done(&self) -> Psn {
+        self.ring.done()
+    }
+
     /// Bytes forwarded and not yet acknowledged by the target.
     pub fn outstanding_bytes(&self) -> usize {
         self.ring.bytes()

@@ -15,6 +15,8 @@ pub(super) struct Call {
     /// The caller's queue pair.
     pub(super) qpn: Qpn,
     pub(super) path_mtu: Option<PathMtu>,
+    /// Retries after an ACK timeout.
+    pub(super) retries: u8,
     pub(super) offer: Offer,
     /// The callee's queue pair, once it has replied.
     pub(super) answered: Option<Qpn>,
@@ -22,7 +24,13 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) const fn new(req: &Req<'_>) -> Call {
-        Call { qpn: req.qpn(), path_mtu: req.path_mtu(), offer: Offer::of_req(req), answered: None }
+        Call {
+            qpn: req.qpn(),
+            path_mtu: req.path_mtu(),
+            retries: req.retry_count(),
+            offer: Offer::of_req(req),
+            answered: None,
+        }
     }
 }
 

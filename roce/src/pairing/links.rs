@@ -1,12 +1,12 @@
 //! Ends that belong together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU16;
+use std::num::NonZeroU32;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
 
 use super::{FlowKey, Hosts, Response, Span, reverse, windows};
-use crate::cm::Terms;
+use crate::cm::{Terms, Timeout};
 use crate::wire::{PathMtu, Psn, Qpn};
 
 /// The PSNs that a flow which is gone has asked for, and until when it may be answered.
@@ -82,23 +82,30 @@ pub(super) struct ByCm {
     pub(super) first_psns: [Psn; 2],
 }
 
-/// [`Terms`] in two bytes, from the top: a 1, an unused bit, which of [`MTUS`] or none (3 bits),
-/// RNR retries (3), READs (8).
+/// [`Terms`] in four bytes, from the top: eight unused bits, ACK timeout (5), retries (3), a 1, an
+/// unused bit, which of [`MTUS`] or none (3), RNR retries (3), READs (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packed(NonZeroU16);
+struct Packed(NonZeroU32);
 
 impl Packed {
     fn new(terms: &Terms) -> Packed {
         let mtu =
             terms.path_mtu.and_then(|mtu| MTUS.iter().position(|other| *other == mtu)).unwrap_or(MTUS.len());
-        let bits =
-            1 << 15 | (mtu as u16) << 11 | u16::from(terms.rnr_retry & 7) << 8 | u16::from(terms.max_reads);
-        Packed(NonZeroU16::new(bits).unwrap_or(NonZeroU16::MIN))
+        let patience = terms.ack_timeout.code() << 3 | terms.retries & 7;
+        let habits = 1 << 7 | (mtu as u8) << 3 | terms.rnr_retry & 7;
+        let bits = u32::from_be_bytes([0, patience, habits, terms.max_reads]);
+        Packed(NonZeroU32::new(bits).unwrap_or(NonZeroU32::MIN))
     }
 
     fn terms(self) -> Terms {
-        let [high, max_reads] = self.0.get().to_be_bytes();
-        Terms { path_mtu: MTUS.get(usize::from(high >> 3 & 7)).copied(), max_reads, rnr_retry: high & 7 }
+        let [_, patience, habits, max_reads] = self.0.get().to_be_bytes();
+        Terms {
+            path_mtu: MTUS.get(usize::from(habits >> 3 & 7)).copied(),
+            max_reads,
+            rnr_retry: habits & 7,
+            ack_timeout: Timeout::new(patience >> 3),
+            retries: patience & 7,
+        }
     }
 }
 

@@ -529,9 +529,10 @@ impl Pairings {
         let call = *call;
         let flow = FlowKey { requester: dst, target: src, target_qpn: rep.qpn() };
         let reply = Offer::of_rep(rep);
+        let Call { path_mtu, retries, .. } = call;
         let by_cm = ByCm {
             ids: (rep.local_comm_id(), rep.remote_comm_id()),
-            terms: [call.offer.terms(&reply, call.path_mtu), reply.terms(&call.offer, call.path_mtu)],
+            terms: [call.offer.terms(&reply, path_mtu, retries), reply.terms(&call.offer, path_mtu, retries)],
             // Each names where the other begins.
             first_psns: [reply.peer_first_psn, call.offer.peer_first_psn],
         };

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use roce::cm::{Mad, Message, Terms};
+use roce::cm::{Mad, Message, Terms, Timeout};
 use roce::ip::Addressing;
 use roce::pairing::{
     Claim, Config, Event, FlowKey, Flows, Full, Hosts, Match, Pairings, Response, Span, Word, source_port,
@@ -243,22 +243,29 @@ fn each_direction_has_its_terms() {
     let [req, rep] = [
         altered(1, 0x10, |body| {
             (body[35], body[39]) = (4, 9);
+            (body[47], body[95]) = (20 << 3 | 6, 15 << 3);
             body[44..47].copy_from_slice(&[0, 1, 2]);
             body[50] = 3 << 4 | 6;
         }),
         altered(2, 0x13, |body| {
             (body[24], body[25]) = (8, 5);
             body[20..23].copy_from_slice(&[3, 4, 5]);
+            body[26] = 17 << 3;
             body[27] = 7 << 5;
         }),
     ];
     hear(&mut pairings, true, &req, now);
     hear(&mut pairings, false, &rep, now);
     let path_mtu = Some(PathMtu::B1024);
+    // The ACK timeout is what the other side names, and retries are the caller's for both.
+    let terms = |max_reads, rnr_retry, ack_timeout| {
+        let ack_timeout = Timeout::new(ack_timeout);
+        Some(Terms { path_mtu, max_reads, rnr_retry, ack_timeout, retries: 6 })
+    };
     // What the callee holds of what the caller will have under way, and what it wants of it; and
     // the other way round.
-    assert_eq!(pairings.terms(&flow(0x34)), Some(Terms { path_mtu, max_reads: 8, rnr_retry: 7 }));
-    assert_eq!(pairings.terms(&back(0x28)), Some(Terms { path_mtu, max_reads: 4, rnr_retry: 6 }));
+    assert_eq!(pairings.terms(&flow(0x34)), terms(8, 7, 17));
+    assert_eq!(pairings.terms(&back(0x28)), terms(4, 6, 15));
     // Each side says where the other begins.
     assert_eq!(pairings.take_first_psn(&flow(0x34)), Some(Psn::new(0x03_0405)));
     assert_eq!(pairings.take_first_psn(&back(0x28)), Some(Psn::new(0x00_0102)));

@@ -9,6 +9,7 @@ use reliability::trace::Entry;
 use transport::{ClassStats, PathStats};
 
 use super::Gateway;
+use crate::near_side::Patience;
 use crate::stats::Stats;
 
 impl Gateway {
@@ -75,6 +76,11 @@ impl Gateway {
     /// about every 100 ms or lose some: then they hold a break.
     pub fn drain_runs(&mut self, take: &mut dyn FnMut(Entry)) {
         self.wan.drain_runs(take);
+    }
+
+    /// How patient the requester of each flow from the LAN is.
+    pub fn patience(&self) -> impl Iterator<Item = Patience> + '_ {
+        self.near.patience(&self.common.pairings)
     }
 
     /// Each class's streams, in the policy's order.

@@ -56,6 +56,10 @@ impl NearSide {
                 return self.give_up(slot, Reason::TooLong, ctx);
             }
         }
+        let timed = flow.demand.timing.complete(flow.near.done(), ctx.now);
+        if let Some((class, time)) = timed.filter(|_| !flow.near.is_failed()) {
+            ctx.senders.note_completion(class, time);
+        }
         let target = flow.places.target;
         self.touch(slot, ctx);
         self.release_target(target, ctx);

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use reliability::estimator::Summary;
 use reliability::stream::{Alternation, ReceiverStats, Scheme, Sender, SenderStats};
+use reliability::times::Times;
 use reliability::trace::Entry;
 
 use super::Connection;
@@ -35,6 +36,9 @@ pub struct ClassStats {
     pub sizes: Sizes,
     /// How its sources took turns, since the session began.
     pub alternation: Alternation,
+    /// How long its messages took, of those whose time was taken, since the session began: see
+    /// [`Senders::note_completion`](crate::Senders::note_completion).
+    pub completions: Times,
 }
 
 impl Connection {
@@ -120,6 +124,7 @@ impl Connection {
             schemes: senders.map(|pair| pair.map(Sender::scheme)),
             sizes: self.senders.sizes(index),
             alternation: self.senders.alternation(index),
+            completions: self.senders.completions(index),
         }
     }
 

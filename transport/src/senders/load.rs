@@ -2,8 +2,10 @@
 //! as they leave.
 
 use std::cmp::Ordering;
+use std::time::Duration;
 
 use reliability::stream::Alternation;
+use reliability::times::Times;
 
 use super::Senders;
 use super::shares::framed;
@@ -37,6 +39,18 @@ impl Senders {
             under_way: found.under_way + slot.bulk.in_flight(),
             ..found
         })
+    }
+
+    /// A message of the class was whole at its target after this time, as far as is known here.
+    pub fn note_completion(&mut self, class: usize, time: Duration) {
+        if let Some(slot) = self.slot_mut(class) {
+            slot.completions.note(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Returns how long messages of the class took in this session.
+    pub(crate) fn completions(&self, class: usize) -> Times {
+        self.slot(class).map(|slot| slot.completions).unwrap_or_default()
     }
 
     /// The messages of the class in this session.

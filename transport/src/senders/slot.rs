@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use reliability::stream::{Alternation, Malformed, Scheme, Sender, Transmit};
+use reliability::times::Times;
 
 use super::FRAMING;
 use super::shares::{FRAMED, framed};
@@ -35,6 +36,8 @@ pub(super) struct Slot {
     begun_of: Box<[usize]>,
     /// Messages of its class that go out on the bulk stream.
     pub(super) sizes: Sizes,
+    /// How long messages of its class took, of those whose time was taken.
+    pub(super) completions: Times,
     /// How the bulk stream's sources had taken turns when its class came.
     alternated: Alternation,
     marker: Marker,
@@ -99,6 +102,7 @@ impl Slot {
             begun: 0,
             begun_of: vec![0; Group::EACH_KIND].into(),
             sizes: Sizes::default(),
+            completions: Times::default(),
             alternated: Alternation::default(),
             marker: Marker::default(),
         }
@@ -107,6 +111,7 @@ impl Slot {
     /// Another class has it now.
     pub(super) fn begin_class(&mut self) {
         (self.told, self.sizes, self.alternated) = (None, Sizes::default(), self.bulk.alternation());
+        self.completions = Times::default();
     }
 
     /// How the sources of its class took turns.

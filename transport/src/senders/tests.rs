@@ -308,6 +308,9 @@ fn a_class_begins_with_nothing_counted() {
     let mut places = BTreeSet::new();
     for round in 1..=2 * SLOTS {
         assert_eq!(pair.senders.alternation(0), Alternation::default());
+        assert_eq!(pair.senders.completions(0).total(), 0);
+        pair.senders.note_completion(0, Duration::from_millis(30));
+        assert_eq!(pair.senders.completions(0).total(), 1);
         pair.fill(0, 40);
         pair.run(SECOND / 10);
         assert!(pair.senders.alternation(0).own > 30 * 1200, "{:?}", pair.senders.alternation(0));

@@ -49,6 +49,8 @@ function share(part) {
   return percent.toFixed(places) + " %";
 }
 
+const spread = (times) => (times ? `${time(times.median)} (${time(times.p99)})` : "-");
+
 function element(name, text, kind) {
   const made = document.createElement(name);
   made.textContent = text;
@@ -112,13 +114,14 @@ function showPressure(status) {
 }
 
 function showClasses(status) {
-  const head = ["class", "scheme", "backlog", "in flight", "sent", "again", "decoded", "lost", "why"];
+  const head = ["class", "scheme", "backlog", "in flight", "sent", "again", "decoded", "lost", "waited (99 %)", "took (99 %)", "why"];
   table("classes", head, status.classes.map((each) => {
     const choice = status.choices.find((it) => it.class === each.name && it.stream === "bulk");
     const scheme = choice?.scheme ? `${each.scheme}: ${choice.scheme}` : each.scheme;
     const why = choice ? choice.because ?? choice.missing ?? "sessions begin with it" : "the policy file says so";
     const numbers = [each.sent, each.repairs, each.decoded, each.abandoned].map(count);
-    return [each.name, scheme, size(each.backlog_bytes), size(each.in_flight_bytes), ...numbers, [why, "long"]];
+    const spreads = [each.queueing, each.completion].map(spread);
+    return [each.name, scheme, size(each.backlog_bytes), size(each.in_flight_bytes), ...numbers, ...spreads, [why, "long"]];
   }));
 }
 

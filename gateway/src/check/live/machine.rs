@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{Gateway, LanMode};
 use ipnet::IpNet;
@@ -13,11 +13,12 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rustix::thread::{CapabilitySet, capabilities};
 
+use crate::admin::Status;
 use crate::lan::guard;
 use crate::lan::netlink::Netlink;
 
 /// A machine, as far as a gateway depends on it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// Its network interfaces.
     pub interfaces: Vec<Interface>,
@@ -39,6 +40,26 @@ pub struct Machine {
     pub capabilities: CapabilitySet,
     /// Seconds since 1970.
     pub time: u64,
+    /// The link, as a gateway of the file that runs here now knows it.
+    pub running: Running,
+}
+
+/// A link, as a running gateway knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Running {
+    /// Its smoothed round-trip time.
+    pub rtt: Option<Duration>,
+    /// The rate that reports to the peer are thinned to, bit/s, if the way there carries no more.
+    pub reports: Option<f64>,
+}
+
+impl Running {
+    /// As the gateway's status has it.
+    pub fn of(status: &Status) -> Self {
+        let path = status.path.as_ref();
+        let rtt = path.and_then(|path| Duration::try_from_secs_f64(path.rtt[1]).ok());
+        Self { rtt: rtt.filter(|rtt| !rtt.is_zero()), reports: path.and_then(|path| path.reports_bits) }
+    }
 }
 
 /// A network interface.
@@ -48,6 +69,8 @@ pub struct Interface {
     pub name: String,
     /// Bytes of the longest IP packet.
     pub mtu: u32,
+    /// Mbit/s, if it tells.
+    pub speed: Option<u64>,
     /// True if it is administratively up.
     pub is_up: bool,
     /// True if it can send now.
@@ -80,6 +103,7 @@ impl Machine {
             socket_buffers: ["rmem_max", "wmem_max"].map(|name| number(&format!("net/core/{name}"))),
             capabilities: capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty()),
             time,
+            running: Running::default(),
         })
     }
 }
@@ -98,7 +122,10 @@ fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {
         };
         for attribute in link.attributes {
             match attribute {
-                LinkAttribute::IfName(name) => interface.name = name,
+                LinkAttribute::IfName(name) => {
+                    interface.speed = speed(&name);
+                    interface.name = name;
+                }
                 LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
                 _ => {}
             }
@@ -138,6 +165,12 @@ fn rdma() -> Vec<(String, String)> {
         }
     }
     found
+}
+
+/// Returns Mbit/s. Interfaces that have no such rate, or are down, tell none or -1.
+fn speed(name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    text.trim().parse().ok().filter(|speed| *speed > 0)
 }
 
 fn strict(interfaces: &[Interface]) -> Vec<String> {

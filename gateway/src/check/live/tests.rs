@@ -1,6 +1,7 @@
 //! Each classic mistake, and a machine without any.
 
 use std::path::Path;
+use std::time::Duration;
 
 use super::*;
 
@@ -16,6 +17,7 @@ fn machine() -> Machine {
         is_up: true,
         has_carrier: true,
         addresses: vec![address.parse().unwrap()],
+        speed: Some(10_000),
     };
     Machine {
         interfaces: vec![interface("g0", 4200, "10.0.0.254/24"), interface("w0", 9000, "10.9.0.1/24")],
@@ -28,6 +30,7 @@ fn machine() -> Machine {
         socket_buffers: [212_992; 2],
         capabilities: CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
         time: 1_800_000_000,
+        running: Running { rtt: Some(Duration::from_millis(20)), reports: None },
     }
 }
 
@@ -39,7 +42,7 @@ fn a_good_machine_is_good() {
 #[test]
 fn each_mistake_is_told() {
     type Change = fn(&mut Machine);
-    let changes: [(bool, &str, Change); 17] = [
+    let changes: [(bool, &str, Change); 20] = [
         (true, "clock", |m| m.time = 86_400),
         (true, "more than this machine has memory", |m| m.memory = Some(256 << 20)),
         (false, "may take more memory", |m| m.memory = Some(1 << 30)),
@@ -56,6 +59,9 @@ fn each_mistake_is_told() {
         (false, "lies in the prefix", |m| m.interfaces[0].addresses = vec!["10.0.0.254/16".parse().unwrap()]),
         (true, "a rule is missing", |m| m.guarded = vec!["10.0.7.0/24".parse().unwrap()]),
         (false, "no gateway keeps the kernel", |m| m.guarded.clear()),
+        (false, "more than w0 carries", |m| m.interfaces[1].speed = Some(100)),
+        (false, "too small for one flow", |m| m.running.rtt = Some(Duration::from_secs(2))),
+        (false, "fewer reports", |m| m.running.reports = Some(16e3)),
         (false, "has no route", |m| m.unreachable = vec!["10.0.1.0/24".parse().unwrap()]),
     ];
     for (is_error, message, change) in changes {

@@ -22,6 +22,7 @@ use self::redundancy::Redundancy;
 use super::wire::{self, Coarse, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR};
 use super::{Scheme, StreamId, quiet};
 use crate::rtt::Estimator;
+use crate::times::Times;
 
 /// How a [`Sender`] is set up.
 #[derive(Clone, Debug)]
@@ -153,6 +154,8 @@ pub struct SenderStats {
     pub reports: u64,
     /// DATA and PARITY packets that had arrived, copies included, by the newest report.
     pub reported_arrived: u64,
+    /// How long data packets waited from their first record's push until they were first sent.
+    pub queueing: Times,
 }
 
 /// How sources of records took turns, in bytes of packets sent for the first time, framing
@@ -280,7 +283,7 @@ impl Sender {
         let result = self.admit(len);
         match result {
             Ok(()) => {
-                self.queue.push(source, goes_first, record, len);
+                self.queue.push(source, goes_first, record, len, self.clock);
                 self.stats.records += 1;
                 self.stats.record_bytes += len as u64;
             }
@@ -510,9 +513,11 @@ impl Sender {
     fn transmit_data(&mut self, out: &mut [u8]) -> Option<Transmit> {
         let sequence = self.queue.next();
         let unset = wire::Shape::uncoded(Coding::Sr);
-        if sequence >= self.window_end() || !self.queue.transmit_next(self.clock, unset) {
+        if sequence >= self.window_end() {
             return None;
         }
+        let since = self.queue.transmit_next(self.clock, unset)?;
+        self.stats.queueing.note(self.clock.saturating_sub(since));
         let outlook = self.outlook();
         let placement = self.redundancy.add(sequence, &self.queue, &outlook, self.clock);
         let slot = self.queue.slot_mut(sequence)?;

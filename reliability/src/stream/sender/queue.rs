@@ -122,15 +122,22 @@ impl Queue {
     }
 
     /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has
-    /// waiting.
-    pub(super) fn push(&mut self, source: (u64, u8), goes_first: bool, parts: &[&[u8]], len: usize) {
-        self.waiting.push(source, goes_first, parts, len, &mut self.pool);
+    /// waiting. `now` is in microseconds of the sender's clock.
+    pub(super) fn push(
+        &mut self,
+        source: (u64, u8),
+        goes_first: bool,
+        parts: &[&[u8]],
+        len: usize,
+        now: u64,
+    ) {
+        self.waiting.push(source, goes_first, parts, len, (now, &mut self.pool));
     }
 
-    /// Numbers the packet whose turn it is and moves it from waiting to sent; false if none waits.
-    /// Its shape and position are still to be set.
-    pub(super) fn transmit_next(&mut self, now: u64, shape: Shape) -> bool {
-        let Some(bytes) = self.waiting.take(&mut self.pool) else { return false };
+    /// Numbers the packet whose turn it is and moves it from waiting to sent. Returns since when it
+    /// waited, or `None` if none waits. Its shape and position are still to be set.
+    pub(super) fn transmit_next(&mut self, now: u64, shape: Shape) -> Option<u64> {
+        let (bytes, since) = self.waiting.take(&mut self.pool)?;
         self.in_flight += bytes.len();
         self.slots.push_back(Slot {
             bytes,
@@ -144,7 +151,7 @@ impl Queue {
             acknowledged: false,
             held: false,
         });
-        true
+        Some(since)
     }
 
     /// Marks a sent packet as wanted no longer; its buffer is recycled unless it is held.

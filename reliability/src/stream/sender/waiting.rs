@@ -76,6 +76,8 @@ pub(super) struct Waiting {
     queued: usize,
     /// Source and group of the present push.
     pushing: (u64, u16),
+    /// When it is, in microseconds of the sender's clock.
+    now: u64,
     /// Bytes that wait of groups from [`FIRST_OTHER`] on.
     others: usize,
     /// The amount given to a source that always had something waiting, in bytes times [`FINE`];
@@ -102,6 +104,8 @@ struct Packet {
     goes_on: bool,
     /// Group for which its bytes count.
     group: u16,
+    /// When it was begun, in microseconds of the sender's clock.
+    since: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -161,6 +165,7 @@ impl Waiting {
             line: VecDeque::new(),
             queued: 0,
             pushing: (0, 0),
+            now: 0,
             others: 0,
             given: FINE * LONGEST_TURN as u64,
             midst: None,
@@ -215,16 +220,17 @@ impl Waiting {
     }
 
     /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source, of this
-    /// group, has waiting.
+    /// group, has waiting. `now` is in microseconds of the sender's clock.
     pub(super) fn push(
         &mut self,
         (source, group): (u64, u8),
         goes_first: bool,
         parts: &[&[u8]],
         len: usize,
-        pool: &mut Pool,
+        (now, pool): (u64, &mut Pool),
     ) {
         self.pushing = (source, group.into());
+        self.now = now;
         let place = self.place_for(source, group.into());
         let fits = |room: usize| len <= wire::MAX_WHOLE && RECORD_HEADER + len <= room;
         let room = self.room(place);
@@ -322,7 +328,8 @@ impl Waiting {
 
     /// Begins a packet of the source's, with a record or in its midst; the room in it.
     fn begin(&mut self, place: u16, with_record: bool, pool: &mut Pool) -> usize {
-        let packet = Packet { frames: pool.take(), next: NONE, goes_on: false, group: self.pushing.1 };
+        let (group, since) = (self.pushing.1, self.now);
+        let packet = Packet { frames: pool.take(), next: NONE, goes_on: false, group, since };
         let index = match self.packets.get_mut(self.free as usize) {
             Some(unused) => {
                 let index = self.free;
@@ -415,15 +422,16 @@ impl Waiting {
         }
     }
 
-    /// The frames of the next packet, in turn.
-    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<Vec<u8>> {
+    /// The frames of the next packet, in turn, and since when it waited. Of packets that share it,
+    /// the time is the first one's.
+    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<(Vec<u8>, u64)> {
         let place = self.turn()?;
-        let (mut frames, goes_on) = self.take_first(place)?;
+        let Taken { mut frames, goes_on, since } = self.take_first(place)?;
         self.midst = goes_on.then_some(place);
         if !goes_on {
             self.fill(&mut frames, place, pool);
         }
-        Some(frames)
+        Some((frames, since))
     }
 
     /// The source whose turn it is.
@@ -506,14 +514,13 @@ impl Waiting {
         self.given = self.given.wrapping_add(FINE * LONGEST_TURN as u64);
     }
 
-    /// Takes the source's first packet; its frames, and whether its last record goes on in the next
-    /// one.
-    fn take_first(&mut self, place: u16) -> Option<(Vec<u8>, bool)> {
+    /// Takes the source's first packet.
+    fn take_first(&mut self, place: u16) -> Option<Taken> {
         let source = self.sources.get_mut(usize::from(place))?;
         let index = source.first;
         let packet = self.packets.get_mut(index as usize)?;
         let frames = std::mem::take(&mut packet.frames);
-        let (goes_on, group) = (packet.goes_on, packet.group);
+        let Packet { goes_on, group, since, .. } = *packet;
         source.first = std::mem::replace(&mut packet.next, self.free);
         self.free = index;
         source.deficit -= frames.len() as isize;
@@ -537,7 +544,7 @@ impl Waiting {
         let waiting = self.queued.max(1);
         self.given = self.given.wrapping_add(FINE * frames.len() as u64 / waiting as u64);
         self.count -= 1;
-        Some((frames, goes_on))
+        Some(Taken { frames, goes_on, since })
     }
 
     /// Adds short packets of others as far as they fit.
@@ -548,7 +555,7 @@ impl Waiting {
             if first.is_none_or(|packet| packet.goes_on || packet.frames.len() > room) {
                 return;
             }
-            let Some((more, _)) = self.take_first(place) else { return };
+            let Some(Taken { frames: more, .. }) = self.take_first(place) else { return };
             frames.extend_from_slice(&more);
             pool.give(more);
         }
@@ -566,6 +573,14 @@ impl Waiting {
         let last = self.source(place)?.last;
         self.packets.get_mut(last as usize)
     }
+}
+
+/// A packet that leaves.
+struct Taken {
+    frames: Vec<u8>,
+    /// Its last record goes on in the source's next one.
+    goes_on: bool,
+    since: u64,
 }
 
 /// Numbers given one after the other have places of their own, up to [`PLACES`] of them, or nearly

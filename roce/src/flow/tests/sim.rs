@@ -183,7 +183,9 @@ impl Sim {
         }
         let mut far = Far::new(far_config.clone(), Arc::default(), now);
         let rnr_retry = rng.pick(&[6, 7]);
-        let terms = rng.chance(300).then_some((Terms { path_mtu: hint, max_reads: 16, rnr_retry }, first));
+        let terms = rng
+            .chance(300)
+            .then_some((Terms { path_mtu: hint, max_reads: 16, rnr_retry, ..Terms::default() }, first));
         if let Some((terms, first)) = &terms {
             near.set_terms(terms, Some(*first));
             far.set_terms(terms);

@@ -50,14 +50,14 @@ impl Bench {
         *count += 1;
         let body = vec![source as u8; len.max(head.len()) - head.len()];
         let (len, small) = (head.len() + body.len(), body.len() < 100);
-        self.waiting.push((source, group), small, &[&head, &body], len, &mut self.pool);
+        self.waiting.push((source, group), small, &[&head, &body], len, (0, &mut self.pool));
     }
 
     /// Takes a packet; its length and whose records end in it. What the packets say has to be what
     /// a receiver relies on.
     fn take(&mut self) -> Option<(usize, Vec<u64>)> {
         let before = self.waiting.backlog();
-        let packet = self.waiting.take(&mut self.pool)?;
+        let (packet, _) = self.waiting.take(&mut self.pool)?;
         assert!(
             !packet.is_empty() && packet.len() <= CAPACITY && before - self.waiting.backlog() == packet.len()
         );
@@ -398,7 +398,7 @@ fn cut_records_take_no_more_packets_than_their_bytes_fill() {
     for (capacity, len) in [(1429, 4096 + 26), (1409, 4096 + 26), (1429, 4096 + 10), (1409, 4096 + 29)] {
         for count in 1..=15 {
             let (mut waiting, mut pool) = (Waiting::new(capacity), Pool::new(64));
-            (0..count).for_each(|_| waiting.push((7, 0), false, &[&vec![1; len]], len, &mut pool));
+            (0..count).for_each(|_| waiting.push((7, 0), false, &[&vec![1; len]], len, (0, &mut pool)));
             let bytes = waiting.backlog();
             let packets: Vec<_> = std::iter::from_fn(|| waiting.take(&mut pool)).collect();
             let least = bytes.div_ceil(capacity);
@@ -408,4 +408,15 @@ fn cut_records_take_no_more_packets_than_their_bytes_fill() {
             assert!(bytes <= count * (len + 3 + 3 * 5), "{bytes}");
         }
     }
+}
+
+/// A packet waits since its first record came, whatever joins it.
+#[test]
+fn a_packet_tells_since_when_it_waits() {
+    let (mut waiting, mut pool) = (Waiting::new(1400), Pool::new(64));
+    for (now, len) in [(5, 100), (9, 100), (20, 1300)] {
+        waiting.push((7, 0), false, &[&vec![1; len]], len, (now, &mut pool));
+    }
+    let since: Vec<u64> = std::iter::from_fn(|| waiting.take(&mut pool)).map(|(_, since)| since).collect();
+    assert_eq!(since, [5, 20]);
 }

@@ -19,7 +19,7 @@ use crate::wire::{BTH_LEN, Bth, Opcode, PathMtu, Psn, Qpn};
 const FORWARD: Verdict = Verdict::Forward;
 
 pub(super) fn terms(rnr_retry: u8) -> Terms {
-    Terms { path_mtu: None, max_reads: 16, rnr_retry }
+    Terms { max_reads: 16, rnr_retry, ..Terms::default() }
 }
 
 /// Where the ACK that keeps a requester waiting lies: 2^22 before what it was told.
