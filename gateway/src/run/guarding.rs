@@ -57,7 +57,7 @@ fn tell(restored: Result<u64, GuardError>, telemetry: &Telemetry) {
         Ok(0) => {}
         Ok(rules) => {
             telemetry.guard_restored(rules);
-            telemetry.events().push("guard_restored", &format!("{rules} rules were missing"));
+            telemetry.events().push("guard_restored", &format!("rules missing, and put back: {rules}"));
             warn!(rules, "rules that keep the kernel from forwarding RoCE were missing, and are back");
         }
         Err(error) => {
