@@ -20,6 +20,12 @@ pub(super) fn draw(subject: &Subject) -> Result<String, String> {
     Ok(text)
 }
 
+/// Tells whether labels at two sizes would lie on each other: of those, the last one is drawn.
+fn is_beside(size: u64, next: u64) -> bool {
+    // The axis has some 33 points for each power of two, and a label is 12 high.
+    (next as f64) < size as f64 * 1.4
+}
+
 fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let sizes = curve_sizes(PER_OCTAVE);
     let curves = curves_at(subject, &sizes);
@@ -55,10 +61,14 @@ fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::erro
             .label(candidate.to_string())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
     }
-    for crossover in subject.plan(&sizes).crossovers {
+    let crossovers = subject.plan(&sizes).crossovers;
+    for (crossover, next) in crossovers.iter().zip(crossovers.iter().skip(1).map(Some).chain([None])) {
         let at = crossover.size as f64;
         let line = DashedLineSeries::new([(at, 1.0), (at, highest)], 3, 3, BLACK.mix(0.6).stroke_width(1));
         chart.draw_series(line)?;
+        if next.is_some_and(|next| is_beside(crossover.size, next.size)) {
+            continue;
+        }
         let label = format!("{} from {} on", crossover.to, human::size(crossover.size));
         let style = ("sans-serif", 12).into_font().transform(FontTransform::Rotate90).color(&BLACK);
         chart.draw_series([Text::new(label, (at, highest), style)])?;

@@ -164,6 +164,13 @@ fn a_drawing_has_all_schemes() {
         assert!(drawing.contains(piece), "no {piece}");
     }
     assert!(drawing.matches("<polyline").count() >= 4);
+    // Labels are upright, and lie beside each other.
+    let upright = drawing.split("<text ").filter(|text| text.contains("rotate(90"));
+    let places: Vec<f64> = upright
+        .map(|text| text.split_once("x=\"").unwrap().1.split('"').next().unwrap().parse().unwrap())
+        .collect();
+    assert!(places.len() >= 2, "{drawing}");
+    assert!(places.windows(2).all(|two| two[1] - two[0] >= 12.0), "{places:?}");
     let nowhere = folder.path().join("no/such/folder.svg");
     let refused = run(&["--svg", nowhere.to_str().unwrap()], Style::Plain);
     assert!(matches!(refused, Err(PlanError::Picture { path, .. }) if path == nowhere));
