@@ -36,6 +36,8 @@ mod rest;
 mod resume;
 #[path = "pair/service.rs"]
 mod service;
+#[path = "pair/times.rs"]
+mod times;
 
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
 /// test.
