@@ -102,6 +102,13 @@ impl<B: AsRef<[u8]>> Far<B> {
         is_open && !self.said.is_confirmed() && self.came.is_little_before(psn)
     }
 
+    /// Says whether the requester may be in another incarnation than what is outstanding
+    /// ([`is_contradicted`](crate::flow::Near::is_contradicted)). While that is so nothing of it is
+    /// sent, and what is run again is sent once. The target's silence does not count.
+    pub fn suspend(&mut self, is_suspended: bool) {
+        self.excuse.set_suspended(is_suspended);
+    }
+
     /// The flow may ask again. Where it was not answered before, the time since then counts as
     /// silence.
     pub fn resume(&mut self, now: Instant) {

@@ -224,13 +224,14 @@ impl<B: AsRef<[u8]>> Replays<B> {
 impl<B: AsRef<[u8]>> Far<B> {
     /// A replay record: a request answered before that the requester sends again, or the newest
     /// copy of one that the target has not answered yet. The target has seen an answered one's PSN,
-    /// so it runs nothing a second time. Dropped if it is neither, or if too many wait.
-    pub fn handle_replay(&mut self, packet: B, now: Instant) {
+    /// so it runs nothing a second time. Dropped if it is neither, or if too many wait. Returns
+    /// whether one that was answered is to run again.
+    pub fn handle_replay(&mut self, packet: B, now: Instant) -> bool {
         if !self.is_open() {
-            return;
+            return false;
         }
         let Ok(Some(Parsed { kept, .. })) = parse(packet) else {
-            return;
+            return false;
         };
         let mut read = kept.read;
         if kept.kind == Kind::Read {
@@ -249,12 +250,18 @@ impl<B: AsRef<[u8]>> Far<B> {
         } else {
             self.stats.replays_dropped.one();
         }
+        taken && is_answered
     }
 
     /// When [`expire_replay`](Far::expire_replay) has something to do.
     pub(super) fn replay_timeout(&self) -> Option<Instant> {
         let (rto, max) = (self.rtt.timeout(&self.config), self.config.rto_max);
-        self.replays.timeout(rto, max, self.window.is_empty())
+        self.replays.timeout(rto, max, self.runs_replays_alone())
+    }
+
+    /// Nothing else is sent to the target.
+    fn runs_replays_alone(&self) -> bool {
+        self.window.is_empty() || self.excuse.is_suspended()
     }
 
     /// Retries the replay that is overdue, or gives it up.
@@ -262,7 +269,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.replay_timeout().is_none_or(|at| at > now) {
             return;
         }
-        let is_alone = self.window.is_empty();
+        let is_alone = self.runs_replays_alone();
         let Some(Waited { since, given_up }) = self.replays.give_up(is_alone) else { return };
         self.stats.replays_dropped.add(given_up.into());
         // One that speaks is there: it does not have this any more.
