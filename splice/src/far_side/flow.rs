@@ -67,9 +67,7 @@ impl FarFlow {
                 self.far.note_rest();
             }
             if how.replay {
-                if self.far.handle_replay(packet, ctx.now) {
-                    self.doubt_partner(ctx);
-                }
+                self.far.handle_replay(packet, ctx.now);
                 continue;
             }
             let mut asked = None;
@@ -100,18 +98,6 @@ impl FarFlow {
             }
         }
         Ok(())
-    }
-
-    /// A request runs again that the target has answered. If the target has left unanswered for a
-    /// timeout what was sent last, both may be in another incarnation, with other partners. So the
-    /// flow asks in its turn, and the answer names its requester.
-    ///
-    /// Rule: `docs/protocol.md#rule-replay`.
-    fn doubt_partner(&mut self, ctx: &mut Context<'_>) {
-        if !self.asking.asks && self.far.is_overdue() {
-            self.asking.asks = true;
-            ctx.pairings.ask_anew(&self.key());
-        }
     }
 
     pub(super) fn key(&self) -> FlowKey {

@@ -198,10 +198,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.said.beyond().filter(|to| to.is_after(self.window.high()))
     }
 
-    /// The target may be heard with this PSN once more, if it was asked a moment ago.
-    pub fn may_hear_again(&self, psn: Psn) -> bool {
+    /// The target may be heard with this PSN once more, if it was asked a moment ago. Data comes
+    /// only to who asked for such.
+    pub fn may_hear_again(&self, psn: Psn, word: Word) -> bool {
         let was_sent = !psn.is_before(self.came.first()) && psn.is_before(self.window.high());
-        was_sent || matches!(self.state, State::Aborting { .. })
+        was_sent && self.came.may_be_answered(word) || matches!(self.state, State::Aborting { .. })
     }
 
     /// The target says, unasked, that it has room for more, which was not known.
