@@ -73,6 +73,14 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
+    /// Sends once more what has no answer: its turn to ask goes on, and a packet may be lost.
+    pub fn repeat(&mut self, now: Instant) {
+        if self.is_open() && self.window.in_flight() > 0 {
+            self.rtt.spoil();
+            self.go_back(now);
+        }
+    }
+
     /// The target may have answered so. What was sent goes out once more, to be answered once more.
     pub fn ask_again(&mut self, packet: &Packet<'_>, now: Instant) {
         if !self.is_open() {
