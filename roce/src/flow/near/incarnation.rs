@@ -250,12 +250,21 @@ impl Near {
     }
 
     /// The requester has sent nothing for as long as what crosses takes.
+    ///
+    /// That only chooses who asks the target: a flow begun anew, or this one. Before the target has
+    /// spoken to it the new flow tells its requester nothing, and this one had told it no more than
+    /// the target had acknowledged. So a wrong choice costs a repeat.
+    ///
+    /// Rule: `docs/protocol.md#rule-time-pause`.
     fn has_paused(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.requester.heard()) >= self.crossing()
     }
 
     /// Another request than the first of a flow comes at its PSN, after a pause, and the target has
-    /// not spoken. A requester that repeats sends the same.
+    /// not spoken. A requester that repeats sends the same. As the target has not spoken, this flow
+    /// has told the requester nothing, and neither does the one begun in its place.
+    ///
+    /// Rule: `docs/protocol.md#rule-time-first`.
     fn comes_in_place_of_the_first(&self, psn: Psn, now: Instant) -> bool {
         self.is_unproven() && psn == self.told.to() && self.has_paused(now)
     }
@@ -292,7 +301,11 @@ impl Near {
 
     /// The same, where a new flow would lose what the requester was acknowledged in the midst of a
     /// message. So this comes from where no requester that is outstanding can be, and meanwhile an
-    /// answer to that would have come.
+    /// answer to that would have come. The new flow confirms nothing before the target has spoken
+    /// to it. Somebody who sends in the requester's name twice may so end its message, and with
+    /// that the connection. The requester hears of an error then, and of no success.
+    ///
+    /// Rule: `docs/protocol.md#rule-time-standstill`.
     fn comes_in_place_of_a_standstill(&mut self, psn: Psn, now: Instant) -> bool {
         let patience = self.patience().max(self.crossing());
         self.is_far(psn) && !self.is_at_rnr() && self.comes_in_place_after(patience, psn, now)
