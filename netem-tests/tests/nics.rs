@@ -414,6 +414,9 @@ fn reconnecting(seed: u64, rounds: usize, loss: f64) -> Crowd {
 /// ends are told falsely, over gateways and over plain routing.
 #[test]
 fn connections_begun_anew_do_their_work() {
+    if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
+        return explain_crowd(reconnecting(seed.parse().unwrap(), 50, 0.05));
+    }
     for (loss, count) in [(0.0, 1), (0.05, 4)] {
         let seeds = seeds(count);
         for route in [Route::Gateways, Route::Plain] {
