@@ -105,6 +105,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         is_before
     }
 
+    /// Returns whether the target, asked again about a request that it had answered, expects an
+    /// earlier one. Then it is in its next incarnation.
+    pub fn has_returned(&self, expected: Psn) -> bool {
+        self.is_open() && expected.is_before(self.window.una()) && self.replays.is_ahead_of(expected)
+    }
+
     fn is_before_all(&self, psn: Psn) -> bool {
         let is_open = self.is_open();
         is_open && !self.said.is_confirmed() && self.came.is_little_before(psn)

@@ -94,6 +94,12 @@ impl<B: AsRef<[u8]>> Replays<B> {
         })
     }
 
+    /// Returns whether the target, which expects this PSN, waits for one before what was sent last.
+    pub(super) fn is_ahead_of(&self, expected: Psn) -> bool {
+        let asked = self.0.first().filter(|replay| replay.moved.is_some());
+        asked.is_some_and(|replay| expected.is_before(replay.read.start))
+    }
+
     /// Returns true if what is to be sent next was sent twice, and had no answer.
     pub(super) fn is_unheard(&self) -> bool {
         self.0.first().is_some_and(|replay| replay.moved.is_none() && replay.read.asks > 1)

@@ -270,6 +270,13 @@ impl Near {
         self.asked().is_some_and(|asked| asked.named.is_some())
     }
 
+    /// Returns whether the target is being asked about requests that it had answered, and about
+    /// none at or before this PSN.
+    pub(super) fn is_asked_beyond(&self, psn: Psn) -> bool {
+        let asked = self.asked().is_some_and(|asked| psn.is_before(asked.psn));
+        asked || self.replays.lie_behind(psn)
+    }
+
     fn asked(&self) -> Option<&Asked> {
         self.incarnation.questions.as_ref()?.asked.as_ref()
     }

@@ -634,3 +634,23 @@ fn another_message_in_place_of_one_half_done_is_for_the_target_to_judge() {
         }
     }
 }
+
+/// The requester was acknowledged in the midst of a message, and began anew. Its target expects the
+/// first request of the next incarnation, as it says when it is asked about the second.
+#[test]
+fn a_target_that_expects_less_than_it_had_is_in_the_next_incarnation() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    for at in 0..16 {
+        let opcode = if at == 0 { Opcode::SendFirst } else { Opcode::SendMiddle };
+        assert_eq!(bench.request(opcode, 101 + at, 256), FORWARD);
+    }
+    bench.said();
+    bench.wait(Duration::from_secs(1));
+    assert!(!bench.doubts(Opcode::ReadRequest, 99), "it may be somebody's");
+    assert_eq!(bench.request(Opcode::WriteOnly, 100, 256), Verdict::Replay);
+    bench.response(&acknowledge(99, 0x60, 0));
+    assert_eq!(bench.said(), []);
+    assert!(bench.doubts(Opcode::ReadRequest, 99), "both are there");
+}
