@@ -130,7 +130,8 @@ fn record(script: &mut Script<'_>) -> Vec<u8> {
         11 => Head::Fail { flow, reason },
         12 => Head::Close { flow, requests: seq },
         13 => Head::Retry { flow },
-        14 => Head::Idle { flow },
+        14 if how & 16 == 0 => Head::Idle { flow },
+        14 => Head::Suspend { flow, count: seq },
         _ => return script.bytes(64).to_vec(),
     };
     let mut record = head.emit().as_ref().to_vec();

@@ -25,6 +25,8 @@ enum As {
     Replay,
     /// None: the requester tries again after RNR.
     Retry,
+    /// None: what is outstanding may be nobody's any more, or is somebody's after all.
+    Suspend(bool),
 }
 
 /// A direction of a LAN.
@@ -44,6 +46,8 @@ pub struct Flow {
     is_told: bool,
     /// Numbers of the flows that near and far belong to.
     flows: [u32; 2],
+    /// The flow of the near half, and whether the far half was told to leave it alone.
+    suspended: (u32, bool),
     /// Requester to near, near to requester, far to target, target to far.
     lans: [Lan; 4],
     requests: VecDeque<(u32, As, Vec<u8>)>,
@@ -100,6 +104,7 @@ impl Flow {
             terms,
             is_told,
             flows: [0; 2],
+            suspended: (0, false),
             lans: Default::default(),
             requests: VecDeque::new(),
             responses: VecDeque::new(),
@@ -270,6 +275,10 @@ impl Flow {
                     self.far.retry();
                     continue;
                 }
+                As::Suspend(is_suspended) => {
+                    self.far.suspend(is_suspended);
+                    continue;
+                }
             }
             match self.far.handle_request(bytes, self.now) {
                 Ok(()) | Err(far::Refused::Dead) => {}
@@ -340,6 +349,11 @@ impl Flow {
         if self.near.wants_retry() {
             self.near.note_retried();
             self.requests.push_back((self.flows[0], As::Retry, Vec::new()));
+        }
+        let is_suspended = self.near.is_contradicted();
+        if self.suspended != (self.flows[0], is_suspended) {
+            self.suspended = (self.flows[0], is_suspended);
+            self.requests.push_back((self.flows[0], As::Suspend(is_suspended), Vec::new()));
         }
     }
 

@@ -118,6 +118,8 @@ struct Asking {
     spoke_freely: Option<Instant>,
     /// In `flying`.
     is_flying: bool,
+    /// The last count with which the peer said whether to ask about what is outstanding.
+    suspended: u32,
     /// The requester of a flow of which nothing but that is known. If it is another one by now, the
     /// target's queue pair has another life.
     expects: Option<Qpn>,
@@ -125,7 +127,7 @@ struct Asking {
 
 impl Asking {
     fn new(expects: Option<Qpn>) -> Asking {
-        Asking { asks: true, spoke: None, spoke_freely: None, is_flying: false, expects }
+        Asking { asks: true, spoke: None, spoke_freely: None, is_flying: false, suspended: 0, expects }
     }
 }
 
@@ -241,6 +243,23 @@ impl FarSide {
             flow.far.retry();
         }
         self.touch(slot, ctx);
+    }
+
+    /// The requester's gateway says whether what is outstanding may be nobody's any more. Its words
+    /// may come in any order, and the one with the highest count is the last.
+    ///
+    /// Rule: `docs/protocol.md#rule-suspend`.
+    pub(crate) fn handle_suspend(&mut self, id: FlowId, count: u32, ctx: &mut Context<'_>) {
+        let Some((slot, flow)) = self.by_id.get(&id).and_then(|slot| Some((slot, self.flows.get_mut(slot)?)))
+        else {
+            ctx.stats.late_records += 1;
+            return;
+        };
+        if count.wrapping_sub(flow.asking.suspended).cast_signed() > 0 {
+            flow.asking.suspended = count;
+            flow.far.suspend(count % 2 == 1);
+            self.touch(slot, ctx);
+        }
     }
 
     fn touch(&mut self, slot: FarKey, ctx: &mut Context<'_>) {

@@ -292,6 +292,7 @@ impl Gateway {
                 Event::Closing(flow) => self.near.end(&flow, &ctx),
                 Event::Doubted(flow) => self.far.doubt(&flow, &mut ctx),
                 Event::Turn(flow) => self.far.take_turn(&flow, &mut ctx),
+                Event::Repeat(flow) => self.far.repeat(&flow, &mut ctx),
                 Event::InVain(flow) => self.far.end_turn(&flow, &mut ctx),
             }
         }

@@ -39,6 +39,7 @@ pub(crate) fn handle_record(
         Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
         Head::Close { flow, requests } => far.handle_close(flow, requests, ctx),
         Head::Retry { flow } => far.handle_retry(flow, ctx),
+        Head::Suspend { flow, count } => far.handle_suspend(flow, count, ctx),
         Head::Idle { flow } => near.handle_idle(flow, ctx),
     }
 }

@@ -267,7 +267,7 @@ impl NearSide {
         // Rule: `docs/protocol.md#rule-rested`.
         let rested = flow.near.is_rested();
         let seq = flow.requests;
-        let Introduction { answered, said } = flow.introduction;
+        let Introduction { answered, said, .. } = flow.introduction;
         let short = if answered { said.shorten(packet.bytes, seq) } else { None };
         let (opens, body) = match &short {
             Some(short) => {
@@ -335,6 +335,7 @@ impl NearSide {
                 if flow.near.wants_retry() {
                     flow.relay_retry(ctx);
                 }
+                flow.relay_contradiction(ctx);
                 flow.places.queued = false;
                 let at = flow.next_timeout(ctx.settings);
                 self.timers.arm(&mut flow.armed, at, slot);

@@ -152,6 +152,14 @@ pub enum Head {
         /// The flow.
         flow: FlowId,
     },
+    /// Requester's gateway: the requester may be in another incarnation than what is outstanding,
+    /// or is not after all.
+    Suspend {
+        /// The flow.
+        flow: FlowId,
+        /// Counts these records of the flow, from 1. Odd: send nothing that is outstanding.
+        count: u32,
+    },
     /// Target's gateway: the flow has been idle for long. If it is not known any more, answer with
     /// `Close`.
     Idle {
@@ -222,6 +230,13 @@ impl HeadBytes {
         }
     }
 
+    /// A head without flags that says nothing but a number of its flow.
+    fn put_counted(&mut self, kind: u8, flow: FlowId, count: u32) {
+        self.put(&[kind]);
+        self.put_flow(flow);
+        self.put(&count.to_be_bytes());
+    }
+
     fn put_addressing(&mut self, addressing: &Addressing) {
         let family = if addressing.src.is_ipv4() { 4 } else { 6 };
         self.put(&[family]);
@@ -267,11 +282,7 @@ impl Head {
                     out.put_addressing(&addressing);
                 }
             }
-            Self::Response { flow, seq } => {
-                out.put(&[2]);
-                out.put_flow(flow);
-                out.put(&seq.to_be_bytes());
-            }
+            Self::Response { flow, seq } => out.put_counted(2, flow, seq),
             Self::Datagram(addressing) => {
                 out.put(&[3]);
                 out.put_addressing(&addressing);
@@ -290,11 +301,7 @@ impl Head {
                 out.put(&[5, reason as u8]);
                 out.put_flow(flow);
             }
-            Self::Close { flow, requests } => {
-                out.put(&[6]);
-                out.put_flow(flow);
-                out.put(&requests.to_be_bytes());
-            }
+            Self::Close { flow, requests } => out.put_counted(6, flow, requests),
             Self::Idle { flow } => {
                 out.put(&[7]);
                 out.put_flow(flow);
@@ -303,6 +310,7 @@ impl Head {
                 out.put(&[9]);
                 out.put_flow(flow);
             }
+            Self::Suspend { flow, count } => out.put_counted(10, flow, count),
         }
         out
     }
@@ -335,6 +343,7 @@ impl Head {
             7 => Self::Idle { flow: rest.flow()? },
             8 => Self::Ordered { flow: rest.flow()?, seq: rest.u32()?, addressing: rest.addressing()? },
             9 => Self::Retry { flow: rest.flow()? },
+            10 => Self::Suspend { flow: rest.flow()?, count: rest.u32()? },
             other => return Err(Malformed::Kind(other)),
         };
         Ok((head, rest.bytes))
@@ -443,6 +452,7 @@ mod tests {
             Head::Close { flow, requests: 12 },
             Head::Idle { flow },
             Head::Retry { flow },
+            Head::Suspend { flow, count: 13 },
         ]
     }
 
@@ -467,7 +477,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_families_and_reasons_are_refused() {
-        assert_eq!(Head::parse(&[0x1a, 0, 0, 0, 0, 0]), Err(Malformed::Kind(10)));
+        assert_eq!(Head::parse(&[0x1b, 0, 0, 0, 0, 0]), Err(Malformed::Kind(11)));
         assert_eq!(Head::parse(&[4, 99, 0, 0, 0, 0]), Err(Malformed::Reason(99)));
         let mut bytes = Head::Datagram(addressing(false)).emit().as_ref().to_vec();
         bytes[1] = 5;

@@ -119,6 +119,8 @@ pub(crate) struct Introduction {
     pub(crate) answered: bool,
     /// Terms that it knows from the requests before that.
     pub(crate) said: Said,
+    /// How often it was told whether to ask about what is outstanding: odd if it is not to.
+    pub(crate) suspended: u32,
 }
 
 #[cfg(test)]

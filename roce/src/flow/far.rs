@@ -306,6 +306,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             entry.kept.read.span = self.came.mtu.span(length).unwrap_or(0);
             entry.kept.read.cut = self.came.odd_cut_of(&entry.kept.read);
         }
+        self.came.note_kind(entry.kept.kind);
         self.window.push(entry.kept);
         self.stats.requests.one();
         Ok(())
@@ -382,10 +383,13 @@ impl<B: AsRef<[u8]>> Far<B> {
         Some(len)
     }
 
-    /// Returns true while the target is left alone with what it was not ready for. What it has
-    /// answered before is another matter: its next incarnation may be ready for that.
+    /// Returns true while the target is left alone with what it was not ready for, or with all that
+    /// is outstanding. What it has answered before is another matter: its next incarnation may be
+    /// ready for that.
     fn is_not_ready(&self, now: Instant) -> bool {
-        self.awaits_retry() || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
+        self.excuse.is_suspended()
+            || self.awaits_retry()
+            || self.rnr.as_ref().is_some_and(|rnr| now < rnr.until)
     }
 
     fn transmit_next(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {

@@ -14,6 +14,7 @@ mod ring;
 mod rnr;
 mod seen;
 mod state;
+mod strangers;
 mod target;
 mod told;
 mod transmit;
@@ -271,7 +272,7 @@ impl Near {
         }
         self.note_incarnation(packet, now);
         let verdict = match self.seen.order(packet) {
-            Order::Exact if self.breaks_off(packet) => Verdict::Drop(Why::Orphan),
+            Order::Exact if self.breaks_off(packet, now) => Verdict::Drop(Why::Orphan),
             Order::Exact => self.accept(packet, now),
             Order::Ahead => Verdict::Drop(self.ahead(packet.bth.psn, now)),
             Order::Behind => self.behind(packet, now),
@@ -409,7 +410,9 @@ impl Near {
             return Verdict::Replay;
         }
         let verdict = match Class::of(opcode.kind()) {
-            Class::Plain if self.ring.holds(psn) => Verdict::Drop(self.repeat_ack(packet)),
+            Class::Plain if self.ring.holds(psn) && !self.ring.breaks_into(packet) => {
+                Verdict::Drop(self.repeat_ack(packet))
+            }
             Class::Plain if self.ask_again(psn, now) => Verdict::Replay,
             // It has crossed its ACK, or the target is asked about one before it.
             Class::Plain if self.seen.has(psn) => Verdict::Drop(Why::Duplicate),

@@ -160,8 +160,9 @@ pub trait Flows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// It has sent this PSN and has no answer to it, and its target has spoken since the last
-    /// timeout and the last rest. Or it has the answer, but has sent anything no longer ago than
-    /// `patience`, so that a copy may come. Or the target says unasked what is news.
+    /// timeout and the last rest. Or it has the answer, has sent anything no longer ago than
+    /// `patience`, and has asked for data if there is any, so that a copy may come. Or the target
+    /// says unasked what is news.
     Good,
     /// It has sent this PSN, and its target has not answered for a timeout, or not since all was
     /// answered: its requester may have another partner by now.
@@ -208,6 +209,9 @@ pub enum Event {
     Turn(FlowKey),
     /// The flow's requester may have another partner by now: from now on it asks as if it had none.
     Doubted(FlowKey),
+    /// The flow's question has no answer yet, though the target's host answers faster: let it send
+    /// once more what it has asked in this turn.
+    Repeat(FlowKey),
     /// The flow's turn is over, and it was not answered. What it has sent it may send again in its
     /// next turn.
     InVain(FlowKey),
@@ -256,10 +260,11 @@ impl Default for Config {
 /// at 0) one has the *turn*, and the next one has it once that is answered. A turn without an
 /// answer is over after twice the slowest first answer of the target's host of the last one or two
 /// minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms at least in the first minute).
-/// Until then its window is closed to others, also when the flow is gone. A flow whose turn was in
-/// vain rests, for longer each time (up to 1 s), and goes behind those that have had fewer in vain;
-/// every 17th turn is one of theirs. So a dead target's neighbours wait for a few turns, however
-/// many are dead.
+/// Until then its window is closed to others, also when the flow is gone. In the first fourth of a
+/// turn a question is repeated ([`Event::Repeat`]) where the host's answers have come faster of
+/// late. So a lost packet costs no turn. A flow whose turn was in vain rests, for longer each time
+/// (up to 1 s), and goes behind those that have had fewer in vain; every 17th turn is one of
+/// theirs. So a dead target's neighbours wait for a few turns, however many are dead.
 ///
 /// Partners change without a word, too. What was known of an earlier flow, or of the other
 /// direction, or in an earlier session, is no evidence for a flow opened now: it asks. A paired
@@ -292,7 +297,7 @@ impl Default for Config {
 /// - As many unused connections from CM and as many unanswered CM requests. Further ones are not
 ///   remembered, and their flows ask.
 /// - 127 windows of two hosts; further flows wait.
-/// - Events: a few for each call, and for each flow one turn and one rest.
+/// - Events: a few for each call, and for each flow one turn, one rest and one repeat.
 ///
 /// A response costs a look-up of its window and one of its requester. One that answers a question
 /// costs a look at the paired flows that await an answer at this time. A call of `may_send` looks

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::patience::Patience;
-use super::windows::{Fit, Heard, Overlap, Question, State, Windows};
+use super::windows::{Fit, Heard, Overlap, Question, Repeat, State, Windows};
 use super::{Event, FlowKey, Hosts, Span, Word};
 use crate::wire::{Psn, Qpn};
 
@@ -28,6 +28,9 @@ pub(super) struct Turns {
     /// When the question in this window of these hosts is to be looked at.
     ends: BTreeSet<(Instant, Hosts, u32)>,
     rests: BTreeSet<(Instant, FlowKey)>,
+    /// When a flow's question is repeated. One for each question at most; those of questions that
+    /// are answered are struck out when they are due.
+    repeats: BTreeSet<(Instant, FlowKey)>,
     patience: Patience,
     /// The next place in a queue.
     ticket: u64,
@@ -94,6 +97,7 @@ impl Turns {
             pairs: BTreeMap::new(),
             ends: BTreeSet::new(),
             rests: BTreeSet::new(),
+            repeats: BTreeSet::new(),
             patience: Patience::new(hosts),
             ticket: 0,
             ghosts: 0,
@@ -196,7 +200,32 @@ impl Turns {
         question.sent = Some((first, now));
         question.asks = question.asks.wrapping_add(1);
         question.patience = patience.max(question.patience);
+        self.await_repeat(flow, now);
         true
+    }
+
+    /// The flow has asked. If its target's host has answered others by now, the question is
+    /// repeated after twice the time that took, and after twice as long again each time, within a
+    /// fourth of the turn. So a packet that the LAN loses costs no turn, and a dead target's turn
+    /// is longer by a fourth at most.
+    fn await_repeat(&mut self, flow: &FlowKey, now: Instant) {
+        let usual = self.patience.usual(flow.target);
+        let Some(question) = question_of(&self.waits, &mut self.pairs, flow) else { return };
+        let after = match question.repeat {
+            // All that is asked together is repeated together.
+            Repeat::At(at, _) if at > now => return,
+            Repeat::Over => return,
+            Repeat::At(_, after) => Some(after),
+            Repeat::None => usual,
+        };
+        let most = question.since + question.patience / 4;
+        question.repeat = match after {
+            Some(after) if now + after < most => Repeat::At(now + after, after * 2),
+            _ => Repeat::Over,
+        };
+        if let Repeat::At(at, _) = question.repeat {
+            self.repeats.insert((at, *flow));
+        }
     }
 
     fn queue(&mut self, flow: &FlowKey, span: Span) {
@@ -316,9 +345,12 @@ impl Turns {
     ) -> bool {
         let Some(wait) = self.leave(flow) else { return false };
         let removed = wait.window.and_then(|at| self.close(flow.hosts(), at));
-        if let Some((first, last)) = removed.and_then(|question| question.sent).filter(|_| heard) {
+        if let Some(question) = removed.filter(|_| heard)
+            && let Some((first, last)) = question.sent
+        {
             let since = if wait.vain > SLOW_TURNS { last } else { first };
-            self.patience.note(flow.target, now.saturating_duration_since(since), now);
+            let is_clear = wait.vain == 0 && !question.is_repeated;
+            self.patience.note(flow.target, now.saturating_duration_since(since), is_clear, now);
         }
         self.grant(flow.hosts(), None, now, events);
         true
@@ -373,8 +405,8 @@ impl Turns {
 
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let end = self.ends.first().map(|(at, ..)| *at);
-        let rest = self.rests.first().map(|(at, _)| *at);
-        end.into_iter().chain(rest).min()
+        let [rest, repeat] = [&self.rests, &self.repeats].map(|times| times.first().map(|(at, _)| *at));
+        end.into_iter().chain(rest).chain(repeat).min()
     }
 
     /// Ends turns and rests that are over.
@@ -385,6 +417,17 @@ impl Turns {
                 wait.stage = Stage::Idle;
                 // It says what it wants to send when it is asked.
                 events.push_back(Event::Turn(flow));
+            }
+        }
+        while let Some((at, flow)) = self.repeats.first().copied().filter(|(at, _)| *at <= now) {
+            self.repeats.pop_first();
+            let question = question_of(&self.waits, &mut self.pairs, &flow);
+            let is_due =
+                |question: &&mut Question| matches!(question.repeat, Repeat::At(due, _) if due == at);
+            let is_open = |question: &&mut Question| matches!(question.state, State::Open(_));
+            if let Some(question) = question.filter(is_due).filter(is_open) {
+                question.is_repeated = true;
+                events.push_back(Event::Repeat(flow));
             }
         }
         while let Some((until, hosts, at)) = self.ends.first().copied().filter(|(until, ..)| *until <= now) {
@@ -421,6 +464,16 @@ impl Turns {
         self.rests.insert((now + rest, flow));
         events.push_back(Event::InVain(flow));
     }
+}
+
+/// The question of a flow that has the turn.
+fn question_of<'a>(
+    waits: &BTreeMap<FlowKey, Wait>,
+    pairs: &'a mut BTreeMap<Hosts, Pair>,
+    flow: &FlowKey,
+) -> Option<&'a mut Question> {
+    let wait = waits.get(flow).filter(|wait| matches!(wait.stage, Stage::Asking))?;
+    pairs.get_mut(&flow.hosts())?.windows.get_mut(wait.window?)
 }
 
 /// Weight of an answer that is to be given once more.
@@ -479,6 +532,8 @@ fn open(
         since: now,
         patience,
         asks: before.map_or(0, |before| before.asks),
+        repeat: Repeat::None,
+        is_repeated: before.is_some_and(|before| before.is_repeated),
         heard: before.and_then(|before| before.heard),
         is_extended: false,
         is_alone,

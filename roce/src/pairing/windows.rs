@@ -28,12 +28,27 @@ pub(super) struct Question {
     pub(super) patience: Duration,
     /// How often something was sent, modulo 2^32.
     pub(super) asks: u32,
+    /// When it is repeated if it has no answer by then.
+    pub(super) repeat: Repeat,
+    /// It was.
+    pub(super) is_repeated: bool,
     /// An answer that is to be given once more.
     pub(super) heard: Option<Heard>,
     /// This turn was made longer for that.
     pub(super) is_extended: bool,
     /// Nobody else asks in this turn.
     pub(super) is_alone: bool,
+}
+
+/// The next repeat of a question in its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// Nothing was asked.
+    None,
+    /// It is due then, and the next one so much later.
+    At(Instant, Duration),
+    /// There is no more in this turn.
+    Over,
 }
 
 /// An answer that names a requester, and tells no more than that it may be so.
@@ -246,6 +261,8 @@ mod tests {
             since: start(),
             patience: Duration::ZERO,
             asks: 0,
+            repeat: Repeat::None,
+            is_repeated: false,
             heard: None,
             is_extended: false,
             is_alone: false,

@@ -150,7 +150,7 @@ impl Site {
                     let target = self.targets.iter_mut().find(|target| target.key == key).unwrap();
                     target.requester = None;
                 }
-                Event::Turn(_) | Event::InVain(_) => {}
+                Event::Turn(_) | Event::Repeat(_) | Event::InVain(_) => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -541,3 +541,39 @@ fn a_requester_of_a_flow_that_is_gone_is_answered_about_distant_psns() {
     assert_eq!(hears(&mut pairings, &response(0x70, 0), now), Match::Unknown);
     assert_eq!(hears(&mut pairings, &response(0x70, 0x80_0000), now), paired(0x19));
 }
+
+/// The host's answers take a millisecond, and the LAN loses the next question. Nobody else asks
+/// meanwhile, and the turn is no longer for that than by a fourth.
+#[test]
+fn a_question_without_an_answer_is_repeated_in_its_turn() {
+    let milli = Duration::from_millis(1);
+    let mut now = start();
+    let mut pairings = opened(&[0x18, 0x19, 0x1a], now);
+    assert!(asks(&mut pairings, &flow(0x18), 0, now));
+    assert!(!asks(&mut pairings, &flow(0x19), 0, now) && !asks(&mut pairings, &flow(0x1a), 0, now));
+    assert!(pairings.next_timeout().unwrap() >= now + PATIENCE, "it has answered nobody yet");
+    now += milli;
+    assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
+    assert_eq!(events(&mut pairings), [Event::Turn(flow(0x19))]);
+    let began = now;
+    let (mut repeats, mut asked) = (Vec::new(), true);
+    while now < began + 2 * PATIENCE {
+        if asked {
+            assert!(asks(&mut pairings, &flow(0x19), 0, now));
+            assert!(!asks(&mut pairings, &flow(0x1a), 0, now));
+        }
+        now = pairings.next_timeout().unwrap();
+        pairings.handle_timeout(now);
+        asked = match events(&mut pairings)[..] {
+            [Event::Repeat(again)] if again == flow(0x19) => true,
+            [] => false,
+            [Event::InVain(vain), Event::Turn(next)] if (vain, next) == (flow(0x19), flow(0x1a)) => break,
+            ref others => panic!("{others:?}"),
+        };
+        if asked {
+            repeats.push((now - began).as_millis());
+        }
+    }
+    assert_eq!(repeats, [2, 6]);
+    assert_eq!(now - began, PATIENCE + 6 * milli);
+}

@@ -61,6 +61,15 @@ impl FarSide {
         self.end_turn(key, ctx);
     }
 
+    /// The flow asks once more in its turn.
+    pub(crate) fn repeat(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_key.get(key) else { return };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.far.repeat(ctx.now);
+        }
+        self.touch(slot, ctx);
+    }
+
     /// The flow's turn is over, and its target has not answered.
     pub(crate) fn end_turn(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return };

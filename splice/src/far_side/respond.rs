@@ -141,7 +141,7 @@ impl FarSide {
     fn hint(&mut self, key: &FlowKey, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot)
-            && flow.far.note_before_all(packet.bth.psn)
+            && (flow.far.note_before_all(packet.bth.psn) || flow.far.has_returned(packet.bth.psn))
         {
             let class = flow.class_of(0, ctx.classes);
             // Without room the requester goes back by itself, in its time.

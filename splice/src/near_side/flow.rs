@@ -113,6 +113,18 @@ impl NearFlow {
         }
     }
 
+    /// Tells the far half whether what is outstanding may be nobody's any more, if that is news.
+    /// Without room the next packet of the flow brings the next try.
+    pub(super) fn relay_contradiction(&mut self, ctx: &mut Context<'_>) {
+        let told = self.introduction.suspended;
+        if self.near.is_contradicted() != (told % 2 == 1) {
+            let count = told.wrapping_add(1);
+            if self.tell(&Head::Suspend { flow: self.id, count }, ctx) {
+                self.introduction.suspended = count;
+            }
+        }
+    }
+
     /// A word to the far half; `false` if there was no room for it.
     pub(super) fn tell(&mut self, head: &Head, ctx: &mut Context<'_>) -> bool {
         let class = self.class_of(0, ctx.classes);

@@ -73,6 +73,14 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
+    /// Sends once more what has no answer: its turn to ask goes on, and a packet may be lost.
+    pub fn repeat(&mut self, now: Instant) {
+        if self.is_open() && self.window.in_flight() > 0 {
+            self.rtt.spoil();
+            self.go_back(now);
+        }
+    }
+
     /// The target may have answered so. What was sent goes out once more, to be answered once more.
     pub fn ask_again(&mut self, packet: &Packet<'_>, now: Instant) {
         if !self.is_open() {
@@ -97,9 +105,22 @@ impl<B: AsRef<[u8]>> Far<B> {
         is_before
     }
 
+    /// Returns whether the target, asked again about a request that it had answered, expects an
+    /// earlier one. Then it is in its next incarnation.
+    pub fn has_returned(&self, expected: Psn) -> bool {
+        self.is_open() && expected.is_before(self.window.una()) && self.replays.is_ahead_of(expected)
+    }
+
     fn is_before_all(&self, psn: Psn) -> bool {
         let is_open = self.is_open();
         is_open && !self.said.is_confirmed() && self.came.is_little_before(psn)
+    }
+
+    /// Says whether the requester may be in another incarnation than what is outstanding
+    /// ([`is_contradicted`](crate::flow::Near::is_contradicted)). While that is so nothing of it is
+    /// sent, and what is run again is sent once. The target's silence does not count.
+    pub fn suspend(&mut self, is_suspended: bool) {
+        self.excuse.set_suspended(is_suspended);
     }
 
     /// The flow may ask again. Where it was not answered before, the time since then counts as
@@ -191,10 +212,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.said.beyond().filter(|to| to.is_after(self.window.high()))
     }
 
-    /// The target may be heard with this PSN once more, if it was asked a moment ago.
-    pub fn may_hear_again(&self, psn: Psn) -> bool {
+    /// The target may be heard with this PSN once more, if it was asked a moment ago. Data comes
+    /// only to who asked for such.
+    pub fn may_hear_again(&self, psn: Psn, word: Word) -> bool {
         let was_sent = !psn.is_before(self.came.first()) && psn.is_before(self.window.high());
-        was_sent || matches!(self.state, State::Aborting { .. })
+        was_sent && self.came.may_be_answered(word) || matches!(self.state, State::Aborting { .. })
     }
 
     /// The target says, unasked, that it has room for more, which was not known.

@@ -94,6 +94,12 @@ impl<B: AsRef<[u8]>> Replays<B> {
         })
     }
 
+    /// Returns whether the target, which expects this PSN, waits for one before what was sent last.
+    pub(super) fn is_ahead_of(&self, expected: Psn) -> bool {
+        let asked = self.0.first().filter(|replay| replay.moved.is_some());
+        asked.is_some_and(|replay| expected.is_before(replay.read.start))
+    }
+
     /// Returns true if what is to be sent next was sent twice, and had no answer.
     pub(super) fn is_unheard(&self) -> bool {
         self.0.first().is_some_and(|replay| replay.moved.is_none() && replay.read.asks > 1)
@@ -254,7 +260,12 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// When [`expire_replay`](Far::expire_replay) has something to do.
     pub(super) fn replay_timeout(&self) -> Option<Instant> {
         let (rto, max) = (self.rtt.timeout(&self.config), self.config.rto_max);
-        self.replays.timeout(rto, max, self.window.is_empty())
+        self.replays.timeout(rto, max, self.runs_replays_alone())
+    }
+
+    /// Nothing else is sent to the target.
+    fn runs_replays_alone(&self) -> bool {
+        self.window.is_empty() || self.excuse.is_suspended()
     }
 
     /// Retries the replay that is overdue, or gives it up.
@@ -262,7 +273,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.replay_timeout().is_none_or(|at| at > now) {
             return;
         }
-        let is_alone = self.window.is_empty();
+        let is_alone = self.runs_replays_alone();
         let Some(Waited { since, given_up }) = self.replays.give_up(is_alone) else { return };
         self.stats.replays_dropped.add(given_up.into());
         // One that speaks is there: it does not have this any more.

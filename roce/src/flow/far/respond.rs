@@ -170,7 +170,7 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     fn handle_sequence_nak(&mut self, psn: Psn, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
         self.stats.sequence_naks.one();
-        if self.note_before_all(psn) || self.is_elsewhere(psn) {
+        if self.note_before_all(psn) || self.is_elsewhere(psn) || self.has_returned(psn) {
             // The requester's first packets may never have reached the near side. It knows, and
             // comes back to this PSN if it has sent it. Or it is in another incarnation, too.
             return Verdict::Relay(Passed::unchanged(packet));

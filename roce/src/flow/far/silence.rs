@@ -13,13 +13,15 @@ pub(super) struct Silence {
     total: Duration,
 }
 
-/// A target's excuse for its silence, in one byte: both have to be so.
+/// Excuses of a target for its silence, in one byte. Two of them have to be so together, and it has
+/// one if it is asked nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Excuse(u8);
 
 impl Excuse {
     const AWAITS_EARLIER: u8 = 1;
     const CUT_OFF: u8 = 2;
+    const SUSPENDED: u8 = 4;
 
     /// The target has said that it expects an earlier request, which only the requester can bring.
     pub(super) fn set_awaits_earlier(&mut self, awaits: bool) {
@@ -31,8 +33,18 @@ impl Excuse {
         self.set(Excuse::CUT_OFF, is_cut_off);
     }
 
+    /// Nothing that is outstanding is sent to it.
+    pub(super) fn set_suspended(&mut self, is_suspended: bool) {
+        self.set(Excuse::SUSPENDED, is_suspended);
+    }
+
+    pub(super) fn is_suspended(self) -> bool {
+        self.0 & Excuse::SUSPENDED != 0
+    }
+
     pub(super) fn holds(self) -> bool {
-        self.0 == Excuse::AWAITS_EARLIER | Excuse::CUT_OFF
+        let both = Excuse::AWAITS_EARLIER | Excuse::CUT_OFF;
+        self.0 & both == both
     }
 
     fn set(&mut self, bit: u8, is_set: bool) {

@@ -141,6 +141,13 @@ pub(super) struct Asked {
     named: Option<Psn>,
 }
 
+impl Asked {
+    /// Its answer may still come.
+    pub(super) fn waits(&self, patience: Duration, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) < patience
+    }
+}
+
 impl Near {
     /// A SEND or WRITE lies before all that is outstanding. Of a run of them the first is carried;
     /// what the target answers is for all.
@@ -241,10 +248,7 @@ impl Near {
 
     /// The same as [`ask_again`](Near::ask_again), without doing it.
     pub(super) fn would_ask(&self, psn: Psn, now: Instant) -> bool {
-        let waits = |asked: &Asked| {
-            let is_open = now.saturating_duration_since(asked.at) < self.patience();
-            is_open && !psn.is_before(asked.psn)
-        };
+        let waits = |asked: &Asked| asked.waits(self.patience(), now) && !psn.is_before(asked.psn);
         self.seen.has(psn) && self.has_crossed(now) && !self.asked().is_some_and(waits)
     }
 
@@ -264,6 +268,13 @@ impl Near {
 
     pub(super) fn has_answer(&self) -> bool {
         self.asked().is_some_and(|asked| asked.named.is_some())
+    }
+
+    /// Returns whether the target is being asked about requests that it had answered, and about
+    /// none at or before this PSN.
+    pub(super) fn is_asked_beyond(&self, psn: Psn) -> bool {
+        let asked = self.asked().is_some_and(|asked| psn.is_before(asked.psn));
+        asked || self.replays.lie_behind(psn)
     }
 
     fn asked(&self) -> Option<&Asked> {

@@ -92,6 +92,13 @@ const SIGHTINGS: u32 = 3;
 
 /// Time within which packets of one retry, and copies of them, may overtake each other. Retries are
 /// further apart: mlx5's adaptive ones by 2 ms at least.
+///
+/// With [`SIGHTINGS`] this is a likelihood, and one that can confirm something. If the LAN loses
+/// the first packet of three retries in a row, the second is refused, and the NAK acknowledges the
+/// first. It counts only where nothing is known of the requester: its target never spoke, or is in
+/// error, and the program is told that its connection is over.
+///
+/// Rule: `docs/protocol.md#rule-time-retry`.
 const TOGETHER: Duration = Duration::from_millis(1);
 
 /// A requester that sends the same again after so many NAKs has not lost them all.

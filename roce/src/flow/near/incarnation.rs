@@ -1,84 +1,15 @@
 //! Which incarnation of its queue pair a request belongs to, and when only the target can tell.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answers::Asked;
 use super::seen::Seen;
+use super::strangers::Strangers;
 use super::{Near, NearConfig, Proof, Standing, State};
 use crate::flow::horizon::{NEARBY, Order};
 use crate::flow::passed::Style;
 use crate::wire::{Packet, Psn};
-
-/// A request that does not fit what is outstanding.
-#[derive(Clone, Copy, Debug)]
-struct Strange {
-    psn: Psn,
-    /// When it came first, in ticks.
-    at: u32,
-    /// [`Strangers::passed`] then.
-    passed: u32,
-}
-
-/// Requests that do not fit what is outstanding, in the order in which they came. Any host of the
-/// LAN can send such, so that one which comes again has to be found among others.
-///
-/// Bound: [`Strangers::MOST`] of 12 bytes; beyond, the oldest is forgotten.
-#[derive(Debug)]
-pub(super) struct Strangers {
-    seen: VecDeque<Strange>,
-    /// From when ticks count.
-    epoch: Instant,
-    /// When the last of them came first.
-    latest: Instant,
-    /// The PSN expected when the first of them came. What was accepted from there on may be of
-    /// either incarnation.
-    floor: Psn,
-    /// Counts the next requests that have come meanwhile, in whichever incarnation; modulo 2^32.
-    passed: u32,
-}
-
-impl Strangers {
-    /// A requester whose ACK timeout is 67 ms is found among 3,800 strange requests a second.
-    const MOST: usize = 256;
-    /// Microseconds. 32 bits of them come round after 4.7 hours.
-    const TICK: u128 = 4;
-
-    fn new(floor: Psn, now: Instant) -> Strangers {
-        Strangers { seen: VecDeque::new(), epoch: now, latest: now, floor, passed: 0 }
-    }
-
-    fn ticks(&self, at: Instant) -> u32 {
-        (at.saturating_duration_since(self.epoch).as_micros() / Strangers::TICK) as u32
-    }
-
-    /// One comes at this PSN, `floor` being the one expected. Returns whether it came before, so
-    /// long ago that this is no copy, and neither the target has answered since nor the next
-    /// request has come. `least`: how long ago that has to be.
-    fn see(&mut self, psn: Psn, floor: Psn, answered: Instant, least: Duration, now: Instant) -> bool {
-        let (answered, at) = (self.ticks(answered), self.ticks(now));
-        let is_old = |known: &Strange| known.at < answered;
-        while self.seen.len() >= Strangers::MOST || self.seen.front().is_some_and(is_old) {
-            self.seen.pop_front();
-        }
-        if self.seen.is_empty() {
-            self.floor = floor;
-        }
-        let fresh = Strange { psn, at, passed: self.passed };
-        match self.seen.iter_mut().find(|known| known.psn == psn && !is_old(known)) {
-            // Copies of one packet come together.
-            Some(known) if known.passed == self.passed => {
-                let ago = at.wrapping_sub(known.at);
-                return u128::from(ago) * Strangers::TICK >= least.as_micros();
-            }
-            Some(known) => *known = fresh,
-            None => self.seen.push_back(fresh),
-        }
-        self.latest = now;
-        false
-    }
-}
 
 /// Another request than the target has answered at its PSN.
 #[derive(Clone, Copy, Debug)]
@@ -264,7 +195,7 @@ impl Near {
         match self.seen.order(packet) {
             // What comes next on a flow at rest starts a message.
             Order::Exact if rests => !starts,
-            Order::Exact => self.breaks_off(packet) && self.comes_in_place_of_all(psn, now),
+            Order::Exact => self.breaks_off(packet, now) && self.comes_in_place_of_all(psn, now),
             // It was told where to go on. If it may not have heard, its own timer brings it back.
             Order::Ahead if rests && self.seen.is_placed() => self.comes_in_place_of_all(psn, now),
             Order::Ahead if rests => self.has_crossed(now) || self.cannot_cross(packet),
@@ -319,12 +250,21 @@ impl Near {
     }
 
     /// The requester has sent nothing for as long as what crosses takes.
+    ///
+    /// That only chooses who asks the target: a flow begun anew, or this one. Before the target has
+    /// spoken to it the new flow tells its requester nothing, and this one had told it no more than
+    /// the target had acknowledged. So a wrong choice costs a repeat.
+    ///
+    /// Rule: `docs/protocol.md#rule-time-pause`.
     fn has_paused(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.requester.heard()) >= self.crossing()
     }
 
     /// Another request than the first of a flow comes at its PSN, after a pause, and the target has
-    /// not spoken. A requester that repeats sends the same.
+    /// not spoken. A requester that repeats sends the same. As the target has not spoken, this flow
+    /// has told the requester nothing, and neither does the one begun in its place.
+    ///
+    /// Rule: `docs/protocol.md#rule-time-first`.
     fn comes_in_place_of_the_first(&self, psn: Psn, now: Instant) -> bool {
         self.is_unproven() && psn == self.told.to() && self.has_paused(now)
     }
@@ -361,7 +301,11 @@ impl Near {
 
     /// The same, where a new flow would lose what the requester was acknowledged in the midst of a
     /// message. So this comes from where no requester that is outstanding can be, and meanwhile an
-    /// answer to that would have come.
+    /// answer to that would have come. The new flow confirms nothing before the target has spoken
+    /// to it. Somebody who sends in the requester's name twice may so end its message, and with
+    /// that the connection. The requester hears of an error then, and of no success.
+    ///
+    /// Rule: `docs/protocol.md#rule-time-standstill`.
     fn comes_in_place_of_a_standstill(&mut self, psn: Psn, now: Instant) -> bool {
         let patience = self.patience().max(self.crossing());
         self.is_far(psn) && !self.is_at_rnr() && self.comes_in_place_after(patience, psn, now)
@@ -459,17 +403,22 @@ impl Near {
         let psn = packet.bth.psn;
         match self.ring.repeats(packet) {
             // Of what the target has acknowledged in the midst of a message too little is known.
-            Some(_) if psn.is_before(self.ring.done()) => {}
+            Some(_) if psn.is_before(self.ring.done()) && !self.ring.breaks_into(packet) => {}
             // It has an ACK for these. Another incarnation may send the like.
             Some(true) if psn.is_before(self.told.to()) => {}
             Some(true) if self.is_from_before_doubt(psn) => {
-                self.forget_strange();
-                self.note_call();
+                if self.agrees(psn, now) {
+                    self.forget_strange();
+                    self.note_call();
+                }
             }
             Some(true) => {}
             _ if self.is_rewind(psn) => {}
-            _ => {
+            repeats => {
                 self.comes_in_place_of_all(psn, now);
+                if repeats == Some(false) {
+                    self.contradict(psn);
+                }
             }
         }
     }
@@ -478,7 +427,24 @@ impl Near {
     /// not fit. What was accepted since may itself be of the next incarnation.
     fn is_from_before_doubt(&self, psn: Psn) -> bool {
         let strangers = self.incarnation.questions.as_ref().and_then(|open| open.strangers.as_ref());
-        strangers.is_none_or(|strangers| strangers.seen.is_empty() || psn.is_before(strangers.floor))
+        strangers.is_none_or(|strangers| strangers.lie_behind(psn))
+    }
+
+    /// An outstanding request came again. Returns whether its requester must have sent it.
+    fn agrees(&mut self, psn: Psn, now: Instant) -> bool {
+        let crossing = self.crossing();
+        self.strangers().is_none_or(|strangers| strangers.agree(psn, crossing, now))
+    }
+
+    /// Another request than the one outstanding came at this PSN.
+    fn contradict(&mut self, psn: Psn) {
+        if let Some(strangers) = self.strangers() {
+            strangers.contradict(psn);
+        }
+    }
+
+    fn strangers(&mut self) -> Option<&mut Strangers> {
+        self.incarnation.questions.as_mut()?.strangers.as_mut()
     }
 
     /// The target is asked about this request once more. Whether it is another one than that which
@@ -537,10 +503,22 @@ impl Near {
 
     /// Returns whether the next packet is of another incarnation than what is outstanding.
     /// It cannot follow, and what came before did not fit. If all did, a faulty sequence is the
-    /// target's to refuse.
-    pub(super) fn breaks_off(&self, packet: &Packet<'_>) -> bool {
+    /// target's to refuse. Or it goes on with a message, and the target is being asked about
+    /// another one in its place.
+    pub(super) fn breaks_off(&self, packet: &Packet<'_>, now: Instant) -> bool {
         let is_asked = || self.incarnation.questions.as_ref().is_some_and(|open| open.another.is_some());
+        let goes_on = !packet.bth.opcode.starts_message();
         self.ring.breaks_off(packet) && (self.is_doubted() || is_asked())
+            || goes_on && self.asks_about_head(now)
+    }
+
+    /// Returns true while the target, which has a part of the oldest message, is being asked about
+    /// another one that came in its place. What else comes meanwhile may belong to that, and the
+    /// requester hears nothing of the oldest.
+    pub(super) fn asks_about_head(&self, now: Instant) -> bool {
+        let Some(open) = &self.incarnation.questions else { return false };
+        let waits = open.asked.as_ref().is_some_and(|asked| asked.waits(self.patience(), now));
+        waits && open.another.is_some_and(|another| self.ring.is_half_done() && self.ring.holds(another.psn))
     }
 
     /// Returns whether a request that comes with this PSN is just what the target expects, far from
@@ -575,18 +553,27 @@ impl Near {
         self.doubted_since().is_some()
     }
 
+    /// Returns true while what is outstanding may be nobody's any more: another request came at the
+    /// PSN of one of them, which is no retry of it, and nothing has shown since that their
+    /// requester is there. Then the far half is to leave the target alone with them
+    /// ([`suspend`](crate::flow::Far::suspend)). They would run in its next incarnation.
+    pub fn is_contradicted(&self) -> bool {
+        let strangers = || self.incarnation.questions.as_ref()?.strangers.as_ref();
+        self.is_doubted() && strangers().is_some_and(Strangers::contradict_requests)
+    }
+
     /// Returns since when that is so.
     pub(super) fn doubted_since(&self) -> Option<Instant> {
         let strangers = self.incarnation.questions.as_ref()?.strangers.as_ref()?;
         // Where the target has answered all that came, nothing else could come again.
-        (strangers.latest >= self.target.answered() && !self.has_all_answers()).then_some(strangers.latest)
+        let latest = strangers.latest();
+        (latest >= self.target.answered() && !self.has_all_answers()).then_some(latest)
     }
 
     /// The next request was accepted. Either incarnation may have sent it.
     pub(super) fn pass_strange(&mut self) {
-        if let Some(strangers) = self.incarnation.questions.as_mut().and_then(|open| open.strangers.as_mut())
-        {
-            strangers.passed = strangers.passed.wrapping_add(1);
+        if let Some(strangers) = self.strangers() {
+            strangers.pass();
         }
     }
 

@@ -179,6 +179,9 @@ impl Near {
             && psn.is_before(self.seen.floor());
         if !at_start && !inside {
             self.note_elsewhere(psn);
+            if self.is_asked_beyond(psn) {
+                self.note_returned(psn);
+            }
             self.odd();
             return;
         }

@@ -290,11 +290,25 @@ impl Ring {
     }
 
     /// Returns whether a message that begins with this packet is another one than the one answered
-    /// lately that began at its PSN. So it is no repetition of that.
+    /// lately that began at its PSN, or than the oldest one, of which the target has this part. So
+    /// it is no repetition of that.
     pub(super) fn differs(&self, packet: &Packet<'_>) -> bool {
         let known = self.answered.iter().rev().find(|known| known.start == packet.bth.psn);
         let at = address(packet);
-        known.is_some_and(|known| print(packet) != known.print || !may_be_at(known.address, at))
+        let differs =
+            known.is_some_and(|known| print(packet) != known.print || !may_be_at(known.address, at));
+        differs || self.breaks_into(packet)
+    }
+
+    /// Returns whether this packet begins another message within the oldest one, or in its place,
+    /// where the target has acknowledged that.
+    pub(super) fn breaks_into(&self, packet: &Packet<'_>) -> bool {
+        let psn = packet.bth.psn;
+        let Some(head) = self.messages.front().filter(|head| head.class == Class::Plain) else {
+            return false;
+        };
+        let is_within = !psn.is_before(head.start) && psn.is_before(self.done);
+        is_within && packet.bth.opcode.starts_message() && (psn != head.start || print(packet) != head.print)
     }
 
     /// Returns whether a READ that comes again asks for what is outstanding, too, though that is

@@ -37,7 +37,7 @@ impl Near {
             self.stats.rnr_naks.one();
             return Some(self.acknowledge(to, psn, Syndrome::Rnr { timer }));
         }
-        let is_doubted = self.is_doubted();
+        let is_doubted = self.is_doubted() || self.asks_about_head(now);
         if self.due.take(Say::Nak) && !is_doubted {
             let psn = self.bound();
             self.tell(psn, now);

@@ -108,6 +108,8 @@ enum As {
     Replay,
     /// None: the requester tries again after RNR.
     Retry,
+    /// None: what is outstanding may be nobody's any more, or is somebody's after all.
+    Suspend(bool),
 }
 
 struct Sim {
@@ -124,6 +126,8 @@ struct Sim {
     terms: Option<(Terms, Psn)>,
     /// Numbers of the flows that near and far belong to.
     flows: [u32; 2],
+    /// The flow of the near half, and whether the far half was told to leave it alone.
+    suspended: (u32, bool),
     target: Target,
     /// Requester to near, near to requester, far to target, target to far.
     lans: [Lan; 4],
@@ -201,6 +205,7 @@ impl Sim {
             near_config,
             far_config,
             flows: [0; 2],
+            suspended: (0, false),
             lans,
             requests: Wan { delay, queue: VecDeque::new() },
             responses: Wan { delay, queue: VecDeque::new() },
@@ -402,12 +407,17 @@ impl Sim {
             self.near.note_retried();
             self.requests.send((self.flows[0], As::Retry, Vec::new()), self.now);
         }
+        let is_suspended = self.near.is_contradicted();
+        if self.suspended != (self.flows[0], is_suspended) {
+            self.suspended = (self.flows[0], is_suspended);
+            self.requests.send((self.flows[0], As::Suspend(is_suspended), Vec::new()), self.now);
+        }
     }
 
     fn step_far(&mut self) {
         let now = self.now;
         while let Some((flow, how, bytes)) = self.requests.receive(now) {
-            if self.trace && how != As::Retry {
+            if self.trace && !bytes.is_empty() {
                 self.log(&format!(">F {flow} {how:?}"), &bytes);
             }
             match how {
@@ -427,6 +437,10 @@ impl Sim {
                 }
                 As::Retry => {
                     self.far.retry();
+                    continue;
+                }
+                As::Suspend(is_suspended) => {
+                    self.far.suspend(is_suspended);
                     continue;
                 }
             }

@@ -140,3 +140,17 @@ fn a_target_that_answers_but_not_a_replay_is_not_silent() {
         assert!(!bench.far.is_dead(), "after {second} s");
     }
 }
+
+/// It had acknowledged that. So it is in its next incarnation, and the near half is told.
+#[test]
+fn a_target_that_expects_less_than_is_run_again_is_heard() {
+    let mut bench = Bench::new();
+    bench.message(100, 4);
+    bench.sent();
+    bench.response(&acknowledge(103, 0x1f, 1));
+    let nak = acknowledge(100, 0x60, 0);
+    assert_eq!(bench.response(&nak), Verdict::Drop(Why::Duplicate), "it was asked nothing");
+    bench.far.handle_replay(request(Opcode::SendLast, 103, 256), bench.now);
+    assert_eq!(bench.sent_psns(), [103]);
+    assert_eq!(bench.relayed(&nak), Some(nak));
+}

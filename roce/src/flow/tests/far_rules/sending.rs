@@ -322,3 +322,26 @@ fn a_target_without_a_receive_is_asked_with_one_packet() {
     bench.response(&acknowledge(103, 0x1f, 4));
     assert_eq!(bench.sent_psns(), [104, 105, 106, 107, 108, 109]);
 }
+
+/// Its requester may be in the next incarnation, and so may the target.
+#[test]
+fn a_suspended_flow_sends_nothing_that_is_outstanding() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    bench.response(&acknowledge(100, 0x1f, 1));
+    bench.message(101, 2);
+    assert_eq!(bench.sent_psns(), [101, 102]);
+    bench.far.suspend(true);
+    bench.wait(Duration::from_secs(5));
+    assert_eq!(bench.sent_psns(), []);
+    bench.far.handle_replay(request(Opcode::SendOnly, 100, 256), bench.now);
+    assert_eq!(bench.sent_psns(), [100], "it was answered before");
+    bench.wait(Duration::from_secs(5));
+    assert_eq!(bench.sent_psns(), [], "and goes out once");
+    assert_eq!(bench.far.failure(), None, "the target was asked nothing");
+    bench.far.suspend(false);
+    assert_eq!(bench.sent_psns()[0], 101);
+    bench.response(&acknowledge(102, 0x1f, 3));
+    assert!(bench.far.is_idle());
+}

@@ -564,3 +564,93 @@ fn a_requester_that_never_was_elsewhere_is_answered_what_it_repeats() {
         assert!(!bench.doubts(Opcode::SendOnly, again + 1), "it goes on");
     }
 }
+
+/// Another request than the one outstanding at its PSN is no retry of it.
+#[test]
+fn another_request_at_an_outstanding_psn_has_the_target_left_alone() {
+    let mut bench = Bench::new();
+    bench.message(100, 2);
+    bench.message(102, 1);
+    assert!(!bench.near.is_contradicted());
+    assert_eq!(bench.request(Opcode::FetchAdd, 102, 0), Verdict::Drop(Why::Pending));
+    assert!(bench.near.is_contradicted());
+    // The next incarnation may well begin as this one did.
+    assert_eq!(bench.request(Opcode::SendFirst, 100, 256), Verdict::Drop(Why::Duplicate));
+    assert!(bench.near.is_contradicted());
+    assert_eq!(bench.said(), [], "nothing is told meanwhile");
+    assert_eq!(bench.request(Opcode::SendOnly, 102, 256), Verdict::Drop(Why::Duplicate));
+    assert!(!bench.near.is_contradicted(), "its requester is there");
+    // The target's answer shows as much.
+    bench.request(Opcode::FetchAdd, 102, 0);
+    assert!(bench.near.is_contradicted());
+    bench.wait(Duration::from_millis(1));
+    bench.ack(101);
+    assert!(!bench.near.is_contradicted());
+}
+
+/// It comes again together with what agrees.
+#[test]
+fn what_contradicts_twice_opens_a_flow() {
+    let mut bench = Bench::new();
+    bench.message(100, 2);
+    for twice in [false, true] {
+        assert!(!bench.doubts(Opcode::SendFirst, 100));
+        bench.request(Opcode::SendFirst, 100, 256);
+        let last = request(Opcode::SendLast, 101, 8);
+        assert_eq!(bench.near.doubts(&parse(&last), bench.now), twice, "it is shorter than before");
+        bench.request(Opcode::SendLast, 101, 8);
+        bench.wait(Duration::from_millis(67));
+    }
+}
+
+/// The target has a part of the message, and the requester was told so.
+#[test]
+fn another_message_in_place_of_one_half_done_is_for_the_target_to_judge() {
+    for is_another in [false, true] {
+        let mut bench = Bench::new();
+        for at in 0..16 {
+            let opcode = if at == 0 { Opcode::SendFirst } else { Opcode::SendMiddle };
+            assert_eq!(bench.request(opcode, 100 + at, 256), FORWARD);
+        }
+        bench.ack(115);
+        assert_eq!(bench.said(), [(115, 0x1f)]);
+        bench.wait(Duration::from_millis(67));
+        assert!(!bench.doubts(Opcode::WriteFirst, 100));
+        assert_eq!(bench.request(Opcode::WriteFirst, 100, 256), Verdict::Replay);
+        for psn in 101..116 {
+            assert_eq!(bench.request(Opcode::WriteMiddle, psn, 256), Verdict::Drop(Why::Duplicate));
+        }
+        assert_eq!(bench.said(), [], "the ACK of the message before is none of this one");
+        assert_eq!(bench.request(Opcode::WriteLast, 116, 256), Verdict::Drop(Why::Orphan));
+        if is_another {
+            bench.ack(100);
+            assert_eq!(bench.said(), [(100, 0x1f)], "as the target has said");
+            assert!(bench.doubts(Opcode::WriteMiddle, 101), "the target's next incarnation expects it");
+            assert!(!bench.doubts(Opcode::WriteMiddle, 102));
+        } else {
+            bench.ack(115);
+            assert_eq!(bench.said(), [(115, 0x1f)], "the target has it");
+            assert_eq!(bench.request(Opcode::SendLast, 116, 256), FORWARD);
+        }
+    }
+}
+
+/// The requester was acknowledged in the midst of a message, and began anew. Its target expects the
+/// first request of the next incarnation, as it says when it is asked about the second.
+#[test]
+fn a_target_that_expects_less_than_it_had_is_in_the_next_incarnation() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    for at in 0..16 {
+        let opcode = if at == 0 { Opcode::SendFirst } else { Opcode::SendMiddle };
+        assert_eq!(bench.request(opcode, 101 + at, 256), FORWARD);
+    }
+    bench.said();
+    bench.wait(Duration::from_secs(1));
+    assert!(!bench.doubts(Opcode::ReadRequest, 99), "it may be somebody's");
+    assert_eq!(bench.request(Opcode::WriteOnly, 100, 256), Verdict::Replay);
+    bench.response(&acknowledge(99, 0x60, 0));
+    assert_eq!(bench.said(), []);
+    assert!(bench.doubts(Opcode::ReadRequest, 99), "both are there");
+}
