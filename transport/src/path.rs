@@ -10,7 +10,7 @@ use reliability::estimator::{
 };
 use reliability::lanes::{self, Lanes};
 use reliability::mtu::{self, Answerer, Joiner, Message, Search};
-use reliability::stream::{Kind, Malformed, StreamId};
+use reliability::stream::{Kind, Malformed, StreamId, sending_time};
 use reliability::trace::Entry;
 
 use crate::bounds::{Config, Congestion, MOST_LANES};
@@ -279,9 +279,9 @@ impl Paths {
             lane.observer.observe(arrival, activity, now);
         }
         if kind == Some(Kind::Data)
-            && let Some([_, _, _, _, t0, t1, t2, t3]) = packet.first_chunk()
+            && let Some(sent_at) = sending_time(packet)
         {
-            self.skew.observe(arrival.lane, u32::from_be_bytes([*t0, *t1, *t2, *t3]), now);
+            self.skew.observe(arrival.lane, sent_at, now);
         }
     }
 
@@ -574,3 +574,6 @@ impl Paths {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

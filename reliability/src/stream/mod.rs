@@ -15,8 +15,8 @@ pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
 pub use sender::{Alternation, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
 pub(crate) use sender::{loss, protection};
 pub use wire::{
-    DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, UNCODED_HEADER, classify,
-    data_header,
+    DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, TIME_UNIT, UNCODED_HEADER,
+    classify, data_header, sending_time,
 };
 
 /// Names a stream within a session and direction; below 1024.
