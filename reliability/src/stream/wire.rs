@@ -1,7 +1,7 @@
 //! Layout of the stream's packets and of the frames inside DATA. Big-endian throughout;
 //! `docs/protocol.md#streams` has the figures.
 
-use super::StreamId;
+use super::{InBlock, StreamId};
 
 mod frames;
 mod numbers;
@@ -289,6 +289,12 @@ pub(crate) struct Parity {
 }
 
 impl Parity {
+    /// Where it stands in its block.
+    pub(crate) fn place(&self) -> InBlock {
+        let Self { base, index, parities, shape: Shape { k, m, depth, .. }, .. } = *self;
+        InBlock { group: base, row: index, is_parity: true, k, m, depth, spare: parities }
+    }
+
     pub(crate) fn emit(&self, out: &mut [u8; PARITY_HEADER]) {
         let [_, time @ ..] = self.timestamp.to_be_bytes();
         let mut writer = Writer::new(out);
