@@ -7,13 +7,13 @@
 local longhaul = Proto("longhaul", "Longhaul bulk data")
 
 local HEADER, TAG = 8, 16
-local BULK = 0x4
+local BULK = 0x2
 
 local f = {
-  kind = ProtoField.uint8("longhaul.kind", "Kind", base.HEX, { [BULK] = "bulk" }, 0xf0),
+  kind = ProtoField.uint8("longhaul.kind", "Kind", base.HEX, { [BULK] = "bulk" }, 0xe0),
   epoch = ProtoField.uint8("longhaul.epoch", "Key epoch, modulo 16", base.DEC, nil, 0x0f),
   thread = ProtoField.uint8("longhaul.thread", "Thread", base.DEC, nil, 0xe0),
-  lane = ProtoField.uint8("longhaul.lane", "Lane", base.DEC, nil, 0x1f),
+  lane = ProtoField.uint8("longhaul.lane", "Lane", base.DEC),
   session = ProtoField.uint16("longhaul.session", "Session, low half", base.HEX),
   number = ProtoField.uint32("longhaul.number", "Packet number, low half", base.DEC),
   sealed = ProtoField.bytes("longhaul.sealed", "Sealed"),
@@ -28,10 +28,10 @@ local e = {
 }
 longhaul.experts = e
 
-longhaul.prefs.ports = Pref.range("UDP ports", "14792-14799", "wan.listen plus one, and those above for threads and lanes", 65535)
+longhaul.prefs.ports = Pref.range("UDP ports", "14792-14855", "wan.listen plus one, and those above for threads and lanes", 65535)
 
 local function is_bulk(buffer)
-  return buffer:len() >= HEADER + TAG and buffer(0, 1):bitfield(0, 4) == BULK
+  return buffer:len() >= HEADER + TAG and buffer(0, 1):bitfield(0, 3) == BULK
 end
 
 function longhaul.dissector(buffer, pinfo, tree)
@@ -45,7 +45,9 @@ function longhaul.dissector(buffer, pinfo, tree)
   top:add(f.kind, buffer(0, 1))
   top:add(f.epoch, buffer(0, 1))
   top:add(f.thread, buffer(1, 1))
-  top:add(f.lane, buffer(1, 1))
+  -- Its upper bit stands in the first byte.
+  local lane = buffer(0, 1):bitfield(3, 1) * 32 + buffer(1, 1):bitfield(3, 5)
+  top:add(f.lane, buffer(0, 2), lane)
   top:add(f.session, buffer(2, 2))
   top:add(f.number, buffer(4, 4))
   local length = buffer:len() - HEADER - TAG
@@ -57,7 +59,7 @@ function longhaul.dissector(buffer, pinfo, tree)
   if not is_bulk(buffer) then
     top:add_proto_expert_info(e.kind)
   end
-  local thread, lane = buffer(1, 1):bitfield(0, 3), buffer(1, 1):bitfield(3, 5)
+  local thread = buffer(1, 1):bitfield(0, 3)
   local number, session = buffer(4, 4):uint(), buffer(2, 2):uint()
   pinfo.cols.info = string.format("session %04x thread %d lane %d number %d, %d B sealed", session, thread, lane, number, length)
   top:append_text(string.format(", lane %d, number %d", lane, number))
