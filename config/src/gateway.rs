@@ -133,7 +133,9 @@ impl Wan {
     /// The largest IP packet that any gateway sends, and takes.
     pub const LARGEST: u16 = 9000;
     /// Lanes that a gateway sends on at most, a source port each.
-    pub const MOST_LANES: u8 = 8;
+    pub const MOST_LANES: u8 = 64;
+    /// Data-plane threads that a gateway has at most.
+    pub const MOST_THREADS: u8 = 8;
     const USUAL: u16 = 1500;
 }
 
@@ -313,7 +315,7 @@ impl Default for Limits {
 /// `[plane]`: the data-plane threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plane {
-    /// How many there are, 1 to [`Wan::MOST_LANES`]; the peer has as many. All queue pairs of two
+    /// How many there are, 1 to [`Wan::MOST_THREADS`]; the peer has as many. All queue pairs of two
     /// hosts share one.
     pub threads: u8,
     /// How long one goes on looking for packets before it sleeps.

@@ -90,7 +90,7 @@ pub struct Counts {
     /// Bulk datagrams that were refused, by [`Rejected::index`].
     pub wan_rejects: [u64; Rejected::ALL.len()],
     /// Bulk datagrams that were authentic and new, by lane.
-    pub wan_opened: [u64; config::Wan::MOST_LANES as usize],
+    pub wan_opened: PerLane,
     /// The LAN interface: 1 not usable, 2 usable.
     pub lan_up: u64,
     /// Bulk datagrams while there was no session.
@@ -177,15 +177,25 @@ struct Session {
     heard: Instant,
 }
 
+/// A number of each lane.
+#[derive(Clone, Copy, Debug)]
+pub struct PerLane(pub [u64; Wan::MOST_LANES as usize]);
+
+impl Default for PerLane {
+    fn default() -> Self {
+        Self([0; Wan::MOST_LANES as usize])
+    }
+}
+
 /// Ordinals of datagrams by lane.
-type Ordinals = [u64; Wan::MOST_LANES as usize];
+type Ordinals = PerLane;
 
 /// Sends what waits, and says which of the session's packets the kernel refused. Every packet
 /// sealed since `first` was committed, so the lanes' ordinals are the packet numbers; but for what
 /// could not be sealed, after which nothing can.
 fn flush(bulk: &mut Bulk, core: &mut Gateway, first: &Ordinals) -> usize {
     bulk.flush_noting(&mut |lane, dropped, too_long| {
-        let first = first.get(lane).copied().unwrap_or(0);
+        let first = first.0.get(lane).copied().unwrap_or(0);
         let numbers = dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first);
         core.note_unsent(LaneId(lane as u16), numbers, too_long);
     })
@@ -404,7 +414,7 @@ impl<O: Observer> Plane<O> {
     /// Goes over to a session's keys.
     fn begin(&mut self, session: Session) {
         self.session = Some(session);
-        self.first = std::array::from_fn(|lane| self.bulk.committed(lane));
+        self.first = PerLane(std::array::from_fn(|lane| self.bulk.committed(lane)));
         // What was dropped before is none of this session's.
         let _ = self.bulk.take_overrun();
     }
@@ -478,7 +488,7 @@ impl<O: Observer> Plane<O> {
                 Ok((origin, packet)) => {
                     *heard = now;
                     let (lane, number) = (LaneId(origin.lane.into()), origin.packet_number);
-                    if let Some(count) = counts.wan_opened.get_mut(usize::from(origin.lane)) {
+                    if let Some(count) = counts.wan_opened.0.get_mut(usize::from(origin.lane)) {
                         *count += 1;
                     }
                     let bytes = core.wire_bytes(packet.len());

@@ -57,6 +57,8 @@ use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
 const _: () =
     assert!(config::Wan::MOST_LANES == session::MOST_LANES, "a session carries every lane of a file");
+const _: () =
+    assert!(config::Wan::MOST_THREADS == session::MOST_THREADS, "a session has the threads of any file");
 
 /// Why a gateway did not start, or ended with a failure.
 #[derive(Debug, thiserror::Error)]

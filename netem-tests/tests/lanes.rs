@@ -129,6 +129,61 @@ fn a_dead_lane_gets_nothing_after_five_round_trips_and_is_left_after_seven() {
     }
 }
 
+/// When each message ended and how long it took, of one after the other on each flow.
+fn ends(times: &[Duration], messages: usize) -> Vec<(Duration, Duration)> {
+    let ended = |flow: &[Duration]| {
+        let sum = |end: &mut Duration, took: &Duration| {
+            *end += *took;
+            Some((*end, *took))
+        };
+        flow.iter().scan(Duration::ZERO, sum).collect::<Vec<_>>()
+    };
+    times.chunks(messages).flat_map(ended).collect()
+}
+
+fn p99(times: impl Iterator<Item = Duration>) -> Duration {
+    let mut times: Vec<_> = times.collect();
+    assert!(times.len() >= 200, "{}", times.len());
+    times.sort();
+    times[times.len() * 99 / 100]
+}
+
+/// Parity makes up for what died with the lane.
+#[test]
+fn a_lane_that_dies_under_load_takes_nothing_that_has_to_be_repaired() {
+    const MESSAGES: usize = 60;
+    const DIES: Duration = Duration::from_secs(3);
+    for (lanes, both) in [(5, false), (5, true), (8, true), (16, true)] {
+        let mut scenario = scenario(SCHEMES[1], &vec![link(""); lanes], 0);
+        let work = Work { ops: vec![Op::Write(64 << 10, None); MESSAGES], depth: 1, ..Work::default() };
+        let life = Life { psn: [Psn::new(7); 2], work: [work, Work::default()], ..Life::default() };
+        let connection = Connection { hosts: [0, 0], qp: QpConfig::default(), lives: vec![life] };
+        scenario.connections = vec![connection; 32];
+        let dead = |site| (DIES, Fault::Lane { site, lane: 1, link: link("loss 100%") });
+        scenario.faults = vec![dead(0)];
+        scenario.faults.extend(both.then(|| dead(1)));
+        let mut world = World::new(scenario.clone()).unwrap();
+        let report = finish(&mut world, &scenario);
+        let ends = ends(&report.times, MESSAGES);
+        let half = Duration::from_millis(500);
+        let before = p99(ends.iter().filter(|(end, _)| (BEGIN..DIES - half).contains(end)).map(|end| end.1));
+        let around = |&(end, took): &(Duration, Duration)| end >= DIES - half && end - took < DIES + half;
+        let around = p99(ends.iter().filter(|end| around(end)).map(|end| end.1));
+        let sent = || report.classes[0].iter().flat_map(|class| &class.sent);
+        let [data, repairs, parity] = [
+            sent().map(|stream| stream.data_packets).sum::<u64>(),
+            sent().map(|stream| stream.repairs).sum(),
+            sent().map(|stream| stream.parity_packets).sum(),
+        ];
+        println!(
+            "{lanes} lanes, both ways {both}: p99 {before:?}, around the death {around:?}; \
+             {repairs} repairs of {data} packets, {parity} of parity"
+        );
+        assert!(around < before * 110 / 100, "{lanes} {both}: {before:?} {around:?}");
+        assert_eq!(repairs, 0, "{lanes} {both}");
+    }
+}
+
 #[test]
 fn a_lane_that_lives_again_is_used_again() {
     let mut scenario = scenario(SCHEMES[0], &[link(""); 2], 150);

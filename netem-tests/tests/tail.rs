@@ -23,12 +23,12 @@ const MESSAGES: usize = 40;
 /// While the path's MTU is still looked for.
 const FIRST: usize = 8;
 
-/// One message after the other on each of the flows, over 9000-byte packets of which one in a
-/// thousand is lost each way; the times, in order.
-fn times(seed: u64) -> Vec<Duration> {
-    let settings = Settings { packet_overhead: 66, rtt: RTT, ..Settings::new(Vec::new(), RATE, 8948) };
+/// One message after the other on each of the flows, over packets of `mtu` bytes of which such a
+/// share is lost each way; the times, in order.
+fn times(seed: u64, mtu: usize, loss: &str) -> Vec<Duration> {
+    let settings = Settings { packet_overhead: 66, rtt: RTT, ..Settings::new(Vec::new(), RATE, mtu - 52) };
     let mut scenario = Scenario::new(seed, settings);
-    let link: LinkSpec = "delay 12500us loss 0.1% rate 1gbit".parse().unwrap();
+    let link: LinkSpec = format!("delay 12500us loss {loss} rate 1gbit").parse().unwrap();
     scenario.wan = [link; 2];
     scenario.lan = "delay 20us rate 20gbit".parse().unwrap();
     let work = Work { ops: vec![Op::Write(MESSAGE, None); MESSAGES], depth: 1, ..Work::default() };
@@ -49,12 +49,27 @@ fn times(seed: u64) -> Vec<Duration> {
 fn a_loss_is_one_messages() {
     let link_time = Duration::from_secs(1) * MESSAGE * 8 * FLOWS as u32 / RATE as u32;
     for seed in [1, 2, 3] {
-        let times = times(seed);
+        let times = times(seed, 9000, "0.1%");
         assert_eq!(times.len(), FLOWS * (MESSAGES - FIRST));
         let p99 = times[times.len() * 99 / 100];
         assert!(
             p99 < link_time * 105 / 100,
             "seed {seed}: {p99:?}, where the link takes {link_time:?} for all"
         );
+    }
+}
+
+/// Where nothing is lost all messages take as long as the link's share for all of them, and no
+/// turn, batch or report makes one longer. At 1500 bytes that is three hundredths of headers.
+#[test]
+fn without_losses_the_slowest_message_is_as_fast_as_the_others() {
+    for (mtu, most) in [(1500, 1.04), (9000, 1.015)] {
+        let times = times(1, mtu, "0%");
+        let mtu = mtu as f64;
+        let wire = f64::from(MESSAGE) * (mtu + 14.0) / (mtu - 28.0);
+        let ideal = wire * 8.0 * FLOWS as f64 / RATE as f64;
+        let [p50, p99] = [50, 99].map(|share| times[times.len() * share / 100].as_secs_f64() / ideal);
+        println!("MTU {mtu}: p50 {p50:.3}, p99 {p99:.3} of the ideal");
+        assert!(p99 < most && p99 < p50 * 1.01, "MTU {mtu}: p50 {p50:.3}, p99 {p99:.3}");
     }
 }

@@ -9,17 +9,17 @@
 local longhaul = Proto("longhaul", "Longhaul bulk data")
 
 local HEADER, TAG = 8, 16
-local BULK = 0x4
+local BULK = 0x2
 
 local KINDS = { [3] = "REPORT", [4] = "PATH", [5] = "PROBE", [6] = "MTU", [7] = "PIECE", [128] = "DATA", [192] = "PARITY" }
 local CODINGS = { [0] = "none", "sr", "xor", "mds" }
 local RECORDS = { "REQUEST", "RESPONSE", "DATAGRAM", "ABORT", "FAIL", "CLOSE", "IDLE", "ORDERED", "RETRY" }
 
 local f = {
-  kind = ProtoField.uint8("longhaul.kind", "Kind", base.HEX, { [BULK] = "bulk" }, 0xf0),
+  kind = ProtoField.uint8("longhaul.kind", "Kind", base.HEX, { [BULK] = "bulk" }, 0xe0),
   epoch = ProtoField.uint8("longhaul.epoch", "Key epoch, modulo 16", base.DEC, nil, 0x0f),
   thread = ProtoField.uint8("longhaul.thread", "Thread", base.DEC, nil, 0xe0),
-  lane = ProtoField.uint8("longhaul.lane", "Lane", base.DEC, nil, 0x1f),
+  lane = ProtoField.uint8("longhaul.lane", "Lane", base.DEC),
   session = ProtoField.uint16("longhaul.session", "Session, low half", base.HEX),
   number = ProtoField.uint32("longhaul.number", "Packet number, low half", base.DEC),
   sealed = ProtoField.bytes("longhaul.sealed", "Sealed"),
@@ -43,7 +43,7 @@ local e = {
 }
 longhaul.experts = e
 
-longhaul.prefs.ports = Pref.range("UDP ports", "14792-14799", "wan.listen plus one, and those above for threads and lanes", 65535)
+longhaul.prefs.ports = Pref.range("UDP ports", "14792-14855", "wan.listen plus one, and those above for threads and lanes", 65535)
 longhaul.prefs.keylog = Pref.string("Key log", "", "The file that a gateway's --key-log names")
 
 -- Ciphers. Blocks are four words, most significant byte first.
@@ -242,7 +242,8 @@ end
 -- The nonce is the IV XOR thread, lane and the packet's number, of which the upper half is taken
 -- for 0: a lane's first 2^32 packets.
 local function nonce(iv, header)
-  local path = string.char(rshift(header:byte(2), 5), band(header:byte(2), 0x1f))
+  local lane = band(header:byte(2), 0x1f) + 2 * band(header:byte(1), 0x10)
+  local path = string.char(rshift(header:byte(2), 5), lane)
   local number = path .. "\0\0\0\0" .. header:sub(5, 8)
   local out = { iv:sub(1, #iv - #number) }
   for i = 1, #number do
@@ -338,7 +339,7 @@ local function open(buffer, tree)
 end
 
 local function is_bulk(buffer)
-  return buffer:len() >= HEADER + TAG and buffer(0, 1):bitfield(0, 4) == BULK
+  return buffer:len() >= HEADER + TAG and buffer(0, 1):bitfield(0, 3) == BULK
 end
 
 function longhaul.dissector(buffer, pinfo, tree)
@@ -352,7 +353,9 @@ function longhaul.dissector(buffer, pinfo, tree)
   top:add(f.kind, buffer(0, 1))
   top:add(f.epoch, buffer(0, 1))
   top:add(f.thread, buffer(1, 1))
-  top:add(f.lane, buffer(1, 1))
+  -- Its upper bit stands in the first byte.
+  local lane = buffer(0, 1):bitfield(3, 1) * 32 + buffer(1, 1):bitfield(3, 5)
+  top:add(f.lane, buffer(0, 2), lane)
   top:add(f.session, buffer(2, 2))
   top:add(f.number, buffer(4, 4))
   local length = buffer:len() - HEADER - TAG
@@ -367,7 +370,7 @@ function longhaul.dissector(buffer, pinfo, tree)
   else
     top:add_proto_expert_info(e.kind)
   end
-  local thread, lane = buffer(1, 1):bitfield(0, 3), buffer(1, 1):bitfield(3, 5)
+  local thread = buffer(1, 1):bitfield(0, 3)
   local number, session = buffer(4, 4):uint(), buffer(2, 2):uint()
   local info = string.format("session %04x thread %d lane %d number %d, ", session, thread, lane, number)
   pinfo.cols.info = info .. (inside or string.format("%d B sealed", length))

@@ -66,7 +66,7 @@ pub mod seal;
 #[cfg(test)]
 mod test_certificates;
 
-pub use message::{Cipher, MOST_LANES};
+pub use message::{Cipher, MOST_LANES, MOST_THREADS};
 pub use rejected::Rejected;
 pub use schedule::TAG;
 pub use seal::{HEADER, Header, OVERHEAD, Opener, Origin, SealError, Sealer};

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different
 /// versions have no session.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;
@@ -27,7 +27,10 @@ pub const MAX_PAIRINGS: usize = 1 << 18;
 pub const LEAST_DATAGRAM: u16 = 1200;
 
 /// Most lanes that one direction of a session has, over all data-plane threads.
-pub const MOST_LANES: u8 = 8;
+pub const MOST_LANES: u8 = 64;
+
+/// Most data-plane threads of a gateway.
+pub const MOST_THREADS: u8 = 8;
 
 /// Most prefixes that a [`Hello`] tells. A gateway with more tells none.
 pub const MOST_PREFIXES: usize = 64;
@@ -77,9 +80,10 @@ pub struct Hello {
     /// Largest bulk datagram (UDP payload, in bytes) that the sender takes in; at least
     /// [`LEAST_DATAGRAM`].
     pub max_datagram: u16,
-    /// How many lanes the sender sends on, with each data-plane thread: 1 to [`MOST_LANES`].
+    /// How many lanes the sender sends on, with each data-plane thread: 1 to [`MOST_LANES`] by
+    /// [`Hello::threads`].
     pub lanes: u8,
-    /// How many data-plane threads it has: 1 to [`MOST_LANES`].
+    /// How many data-plane threads it has: 1 to [`MOST_THREADS`].
     pub threads: u8,
     /// How long its flows wait for a session that is lost, in milliseconds. A peer that does not
     /// say has 0.
@@ -440,8 +444,8 @@ impl Hello {
             return Err(MessageError::Value { field: "max datagram" });
         }
         let [lanes, threads] = [body.u8()?, body.u8()?];
-        for (field, value) in [("lanes", lanes), ("threads", threads)] {
-            if !(1..=MOST_LANES).contains(&value) {
+        for (field, value, most) in [("lanes", lanes, MOST_LANES), ("threads", threads, MOST_THREADS)] {
+            if !(1..=most).contains(&value) {
                 return Err(MessageError::Value { field });
             }
         }

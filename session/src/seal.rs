@@ -1,8 +1,9 @@
 //! Sealing and opening of bulk datagrams, in place.
 //!
 //! ```text
-//! 0100 | epoch u4 | thread u3 | lane u5 | session u16 | packet number u32 | ciphertext | tag 16
-//! `------------------ HEADER, authenticated, big-endian -------------'
+//! 010 | lane, bit 5 | epoch u4 | thread u3 | lane, bits 0 to 4 | session u16 | packet number u32
+//! `------------------------- HEADER, authenticated, big-endian --------------------------------'
+//! | ciphertext | tag 16
 //! ```
 //!
 //! `session` is the low half of the number that the receiver chose.
@@ -25,8 +26,11 @@ pub const HEADER: usize = 8;
 /// Bytes that sealing adds to a plaintext.
 pub const OVERHEAD: usize = HEADER + TAG;
 
-/// First byte of a bulk datagram, without the epoch in its low half.
+/// First byte of a bulk datagram, without the epoch in its low half and the lane's upper bit.
 pub const BULK: u8 = 0x40;
+
+/// Bit of the first byte that holds the upper one of the lane.
+const UPPER_LANE: u8 = 0x10;
 
 /// Bits of the first byte that say which epoch, modulo 16. What an opener takes spans ten.
 const EPOCH_BITS: u8 = 0x0f;
@@ -34,7 +38,7 @@ const EPOCH_BITS: u8 = 0x0f;
 /// Steps, modulo 16, from the current epoch to the one before it.
 const ONE_BACK: u8 = EPOCH_BITS;
 
-/// Bits of the second byte that hold the lane; the thread stands above them.
+/// Bits of the second byte that hold the lane's lower ones; the thread stands above them.
 pub const LANE_BITS: u32 = 5;
 /// Which byte of the header that is.
 pub const PATH_BYTE: u32 = 1;
@@ -85,7 +89,7 @@ pub struct Header {
     pub epoch: u8,
     /// The sender's data-plane thread, below 8. The receiver's of the same number opens it.
     pub thread: u8,
-    /// Which of that thread's UDP ports it left by, below 32.
+    /// Which of that thread's UDP ports it left by, below [`MOST_LANES`].
     pub lane: u8,
     /// The low half of the receiver's number of the session.
     pub session: u16,
@@ -106,14 +110,14 @@ impl Header {
     pub fn parse(datagram: &[u8]) -> Result<Self, Rejected> {
         match datagram.first() {
             None => return Err(Rejected::Truncated),
-            Some(first) if first & !EPOCH_BITS == BULK => {}
+            Some(first) if first & !(EPOCH_BITS | UPPER_LANE) == BULK => {}
             Some(_) => return Err(Rejected::NotBulk),
         }
         match *datagram {
             [first, path, s0, s1, n0, n1, n2, n3, ref rest @ ..] if rest.len() >= TAG => Ok(Header {
                 epoch: first & EPOCH_BITS,
                 thread: path >> LANE_BITS,
-                lane: path & ((1 << LANE_BITS) - 1),
+                lane: path & ((1 << LANE_BITS) - 1) | (first & UPPER_LANE) << 1,
                 session: u16::from_be_bytes([s0, s1]),
                 packet_number: u32::from_be_bytes([n0, n1, n2, n3]),
             }),
@@ -127,7 +131,8 @@ impl Header {
         let [s0, s1] = self.session.to_be_bytes();
         let [n0, n1, n2, n3] = self.packet_number.to_be_bytes();
         let path = self.thread << LANE_BITS | self.lane & ((1 << LANE_BITS) - 1);
-        [BULK | self.epoch & EPOCH_BITS, path, s0, s1, n0, n1, n2, n3]
+        let first = BULK | self.epoch & EPOCH_BITS | (self.lane >> 1) & UPPER_LANE;
+        [first, path, s0, s1, n0, n1, n2, n3]
     }
 }
 

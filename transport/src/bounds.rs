@@ -53,7 +53,7 @@ pub(crate) fn part_of(total: usize, classes: usize) -> usize {
 }
 
 /// Most lanes of a session, each way.
-pub const MOST_LANES: u8 = 8;
+pub const MOST_LANES: u8 = reliability::lanes::MOST_LANES;
 
 /// Who decides how much is sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use reliability::estimator::{Arrival, LaneId};
 use reliability::link::Link;
 use reliability::mtu::{Cutter, PIECE_HEADER};
-use reliability::stream::{self, Kind, Malformed, StreamId, TransmitKind};
+use reliability::stream::{self, Kind, Malformed, StreamId, Transmit, TransmitKind};
 
 pub use self::observed::ClassStats;
 use crate::bounds::Config;
@@ -299,14 +299,15 @@ impl Connection {
             return Some(self.leave(lane, len, polled.sent(), now));
         }
         self.follow_path();
-        let Some(lane) = self.paths.lane() else {
+        if !self.paths.may_send() {
             self.senders.excuse();
             return None;
-        };
-        let Some((mut len, kind)) = self.senders.poll(now, out) else {
+        }
+        let Some((stream, Transmit { mut len, kind, block })) = self.senders.poll(now, out) else {
             self.paths.end_run();
             return None;
         };
+        let lane = self.paths.lane(stream, block.as_ref());
         if len > self.packet {
             self.cutter.cut(out.get(..len)?, lane, self.packet);
             (_, len) = self.cutter.poll(out.get_mut(..self.packet)?)?;

@@ -10,7 +10,7 @@ use reliability::estimator::{
 };
 use reliability::lanes::{self, Lanes};
 use reliability::mtu::{self, Answerer, Joiner, Message, Search};
-use reliability::stream::{Kind, Malformed, StreamId};
+use reliability::stream::{InBlock, Kind, Malformed, StreamId, sending_time};
 use reliability::trace::Entry;
 
 use crate::bounds::{Config, Congestion, MOST_LANES};
@@ -182,6 +182,12 @@ impl Outward {
     }
 }
 
+/// Returns true if the lane's controller lets a packet go, if it has one.
+fn may_send(outward: &[Outward], lane: LaneId) -> bool {
+    let control = outward.get(usize::from(lane.0)).and_then(|lane| lane.control.as_ref());
+    control.is_none_or(Controller::may_send)
+}
+
 /// All lanes of a session, each direction's; none without a session.
 pub(crate) struct Paths {
     outward: Vec<Outward>,
@@ -195,6 +201,12 @@ pub(crate) struct Paths {
     rate: u64,
     /// Bytes around a packet.
     packet_overhead: usize,
+    /// What follows from the lanes in use: as [`Paths::packet`] and [`Paths::report_rate`] say.
+    packet: usize,
+    report_rate: Option<u64>,
+    /// When [`Paths::poll`] has something; at once if something has happened since.
+    due: Option<Instant>,
+    is_stirred: bool,
 }
 
 impl Paths {
@@ -208,6 +220,10 @@ impl Paths {
             ceiling: 0,
             rate: 0,
             packet_overhead: 0,
+            packet: 0,
+            report_rate: None,
+            due: None,
+            is_stirred: false,
         }
     }
 
@@ -239,10 +255,15 @@ impl Paths {
             ceiling: config.rate,
             rate: 0,
             packet_overhead: config.packet_overhead,
+            packet: most,
+            report_rate: None,
+            due: None,
+            is_stirred: true,
         };
         if paths.lanes.are_several() {
             paths.ask();
         }
+        paths.settle();
         paths
     }
 
@@ -257,8 +278,17 @@ impl Paths {
     /// The longest packet to be sent to the peer now, plaintext bytes: one that every lane in use
     /// carries.
     pub(crate) fn packet(&self) -> usize {
+        self.packet
+    }
+
+    /// Works out what follows from the lanes in use, and has [`Paths::poll`] look at all of them:
+    /// what is known of a lane has changed.
+    fn settle(&mut self) {
         let found = self.usable().filter_map(|lane| lane.search.as_ref()).map(Search::packet);
-        found.min().unwrap_or(self.fixed.packet)
+        self.packet = found.min().unwrap_or(self.fixed.packet);
+        let thin = self.usable().any(|lane| lane.thinning.rate().is_some());
+        self.report_rate = thin.then(|| self.usable().map(|lane| lane.thinning.allowed()).sum());
+        self.is_stirred = true;
     }
 
     /// The round-trip time of the longest way that is used.
@@ -277,14 +307,15 @@ impl Paths {
             },
             Some(Kind::Path) | None => Activity::Silent,
         };
+        self.is_stirred = true;
         if let Some(lane) = self.inward.get_mut(usize::from(arrival.lane.0)) {
             lane.answerer.arrived(packet.len());
             lane.observer.observe(arrival, activity, now);
         }
         if kind == Some(Kind::Data)
-            && let Some([_, _, _, _, t0, t1, t2, t3]) = packet.first_chunk()
+            && let Some(sent_at) = sending_time(packet)
         {
-            self.skew.observe(arrival.lane, u32::from_be_bytes([*t0, *t1, *t2, *t3]), now);
+            self.skew.observe(arrival.lane, sent_at, now);
         }
     }
 
@@ -327,6 +358,7 @@ impl Paths {
             self.ask();
         }
         self.hurry();
+        self.settle();
         if let Some(inward) = self.inward.get_mut(usize::from(came_on.0)) {
             inward.observer.observe_stamp(report.sent_at);
         }
@@ -343,8 +375,7 @@ impl Paths {
     /// Returns how many bytes a second reports may take on the lanes in use, if the way to the peer
     /// carries less than they might.
     pub(crate) fn report_rate(&self) -> Option<u64> {
-        let thin = self.usable().any(|lane| lane.thinning.rate().is_some());
-        thin.then(|| self.usable().map(|lane| lane.thinning.allowed()).sum())
+        self.report_rate
     }
 
     /// Returns how far apart reports on each lane have to be, of which all take half of what
@@ -396,6 +427,7 @@ impl Paths {
                 if let Some(search) = &mut lane.search {
                     search.handle_answer(&answer, now);
                     lane.settle_excuses(&mut self.lanes);
+                    self.settle();
                 }
             }
         }
@@ -416,13 +448,21 @@ impl Paths {
         self.lanes.rotate()
     }
 
-    /// The lane of a packet that could wait, if one may leave.
-    pub(crate) fn lane(&mut self) -> Option<LaneId> {
+    /// Returns true if a packet that could wait may leave on some lane.
+    pub(crate) fn may_send(&self) -> bool {
+        self.lanes.may_any(|lane| may_send(&self.outward, lane))
+    }
+
+    /// The lane of a stream's packet that could wait, and that stands there in its block. One may
+    /// send.
+    pub(crate) fn lane(&mut self, stream: StreamId, block: Option<&InBlock>) -> LaneId {
         let Self { lanes, outward, .. } = self;
-        lanes.choose(|lane| {
-            let control = outward.get(usize::from(lane.0)).and_then(|lane| lane.control.as_ref());
-            control.is_none_or(Controller::may_send)
-        })
+        let may = |lane| may_send(outward, lane);
+        let chosen = match block {
+            Some(block) => lanes.choose_in_block(stream, block, may),
+            None => lanes.choose(may),
+        };
+        chosen.unwrap_or_else(|| lanes.rotate())
     }
 
     /// Returns true if the lane's packets are to be ECN-capable.
@@ -439,6 +479,27 @@ impl Paths {
     /// The answer, report or probe that is due. Only a probe of the search is longer than
     /// [`Paths::packet`].
     pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<Polled> {
+        if !self.is_stirred && self.due.is_none_or(|due| due > now) {
+            return None;
+        }
+        let polled = self.poll_lanes(now, out);
+        self.settle();
+        if polled.is_none() {
+            (self.is_stirred, self.due) = (false, self.next_poll());
+        }
+        polled
+    }
+
+    /// When a report, an answer or a probe is due next.
+    fn next_poll(&self) -> Option<Instant> {
+        let outward = |lane: &Outward| {
+            [lane.prober.next_timeout(), lane.search.as_ref().and_then(Search::next_timeout)]
+        };
+        let inward = self.inward.iter().filter_map(|lane| lane.observer.next_timeout());
+        self.outward.iter().flat_map(outward).flatten().chain(inward).min()
+    }
+
+    fn poll_lanes(&mut self, now: Instant, out: &mut [u8]) -> Option<Polled> {
         let told =
             |lane: &mut Inward| lane.answerer.poll(out).or_else(|| lane.observer.poll_report(now, out));
         if let Some(len) = self.inward.iter_mut().find_map(told) {
@@ -482,7 +543,7 @@ impl Paths {
         if traffic {
             lane.prober.traffic(now);
             if let Some(search) = &mut lane.search {
-                search.set_used(bytes);
+                self.is_stirred |= search.set_used(bytes);
             }
         }
     }
@@ -497,6 +558,7 @@ impl Paths {
         lane.settle_excuses(&mut self.lanes);
         self.lanes.excuse(lane.id, numbers.end.saturating_sub(numbers.start), 0);
         lane.estimate.unsent(numbers);
+        self.settle();
     }
 
     /// From now on at most so many bit/s are to be sent. Whether the lanes find out themselves how
@@ -524,13 +586,9 @@ impl Paths {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let outward = |lane: &Outward| {
-            let silence = lane.control.as_ref().and_then(Controller::next_timeout);
-            [lane.prober.next_timeout(), silence, lane.search.as_ref().and_then(Search::next_timeout)]
-        };
-        let inward = self.inward.iter().map(|lane| lane.observer.next_timeout());
-        let lanes = self.outward.iter().flat_map(outward).chain(inward);
-        lanes.chain([self.lanes.next_timeout()]).flatten().min()
+        let silence = |lane: &Outward| lane.control.as_ref().and_then(Controller::next_timeout);
+        let silences = self.outward.iter().filter_map(silence);
+        silences.chain(self.next_poll()).chain(self.lanes.next_timeout()).min()
     }
 
     /// Runs the timers that are due, and returns true if another set of lanes is used from now on.
@@ -541,6 +599,7 @@ impl Paths {
         let changed = self.lanes.handle_timeout(now);
         if self.lanes.are_several() {
             self.hurry();
+            self.settle();
         }
         changed
     }
@@ -578,3 +637,6 @@ impl Paths {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

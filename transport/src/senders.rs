@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use reliability::link::Link;
 use reliability::pacing::Pacer;
-use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, TransmitKind};
+use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit};
 
 use self::pacer::link_time;
 use self::shares::{FRAMED, LEAST_PIECE, backlog_of, fitting_piece, kin, shares};
@@ -568,8 +568,8 @@ impl Senders {
         self.refused = false;
     }
 
-    /// The next packet in turn, if the pacer lets one go.
-    pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(usize, TransmitKind)> {
+    /// The next packet in turn and its stream, if the pacer lets one go.
+    pub(crate) fn poll(&mut self, now: Instant, out: &mut [u8]) -> Option<(StreamId, Transmit)> {
         if !self.pacer.as_ref()?.ready(now) {
             let waiting = self.streams().any(|stream| stream.backlog() > 0);
             self.refused = !self.is_idle();
@@ -580,15 +580,15 @@ impl Senders {
         let Self { slots, turns, .. } = self;
         let served = turns.serve(|stream| {
             let transmit = slots.get_mut(stream / 2)?.as_mut()?.poll(urgency_of(stream), now, out)?;
-            Some((transmit.len, transmit.kind))
+            Some((transmit.len, (StreamId(stream as u16), transmit)))
         });
-        let Some((len, kind)) = served else {
+        let Some((len, polled)) = served else {
             // What waits now, waits for room in the receiver's window.
             self.pacer.as_mut()?.hold(false);
             return None;
         };
         self.consume(len, now);
-        Some((len, kind))
+        Some(polled)
     }
 
     /// A packet left, be it one that does not wait for the pacer: a report or a probe.

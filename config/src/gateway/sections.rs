@@ -366,7 +366,7 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
 
 fn plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed<Plane> {
     let range = Duration::secs(0)..=Duration::secs(1);
-    let threads = section.or(sink, "threads", Plane::default().threads, integer(1..=Wan::MOST_LANES));
+    let threads = section.or(sink, "threads", Plane::default().threads, integer(1..=Wan::MOST_THREADS));
     let busy_poll = section.or(sink, "busy_poll", Plane::default().busy_poll, unit(range, "50 us"));
     let span = section.span_of("threads");
     section.finish(sink);

@@ -108,7 +108,7 @@ fn examples_are_taken_and_mistakes_are_not() {
         assert_eq!(wrong(&schema(file), &json(text), ""), None, "{text}");
     }
     for (key, place) in [
-        ("wan.lanes = 9", ".wan.lanes"),
+        ("wan.lanes = 65", ".wan.lanes"),
         ("lan.notify = \"raw\"", ".lan.notify"),
         ("site.nmae = 1", ".site.nmae"),
     ] {

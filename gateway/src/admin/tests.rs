@@ -54,11 +54,11 @@ fn counted(snapshot: &mut Snapshot) {
     snapshot.path_extent_packets = [3, 7];
     snapshot.path_extent_micros = [200, 1_250];
     snapshot.path_age_micros = 20_000;
-    snapshot.lane_state = [1, 4, 0, 0, 0, 0, 0, 0];
-    snapshot.lane_share = [1_000_000_000, 0, 0, 0, 0, 0, 0, 0];
-    snapshot.lane_drop = [120_000, 210_000_000, 0, 0, 0, 0, 0, 0];
-    snapshot.lane_rtt_micros = [20_125, 21_000, 0, 0, 0, 0, 0, 0];
-    snapshot.lane_leaves = [0, 2, 0, 0, 0, 0, 0, 0];
+    snapshot.lane_state[..2].copy_from_slice(&[1, 4]);
+    snapshot.lane_share[0] = 1_000_000_000;
+    snapshot.lane_drop[..2].copy_from_slice(&[120_000, 210_000_000]);
+    snapshot.lane_rtt_micros[..2].copy_from_slice(&[20_125, 21_000]);
+    snapshot.lane_leaves[1] = 2;
     let [bulk, default, ..] = &mut snapshot.classes;
     bulk.sent_data = 1000;
     bulk.sent_parity = 250;

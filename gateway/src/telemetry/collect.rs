@@ -102,7 +102,7 @@ impl Snapshot {
         self.lan_sent_bytes = counts.lan_sent_bytes;
         self.lan_rejected = counts.lan_rejects;
         self.wan_rejected = counts.wan_rejects;
-        self.wan_opened = counts.wan_opened;
+        self.wan_opened = counts.wan_opened.0;
         self.wan_no_session = counts.wan_no_session;
         self.lan_up = counts.lan_up;
         self.sleeps = counts.sleeps;

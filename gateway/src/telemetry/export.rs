@@ -79,6 +79,8 @@ impl Basis {
             name if name.ends_with("_expiry_timestamp_seconds") => Self::Measured,
             name if name.starts_with("longhaul_path_") => Self::Path,
             name if name.starts_with("longhaul_lane_") => Self::Lane(place),
+            // The peer has lane 0, and mostly no other.
+            "longhaul_wan_opened_packets_total" if place > 0 => Self::Measured,
             _ => Self::Own,
         }
     }

@@ -106,7 +106,13 @@ const DIRECTIONS: [&str; 2] = ["to_peer", "from_peer"];
 const SIZES: [&str; SIZE_BOUNDS.len() + 1] = ["256", "1536", "4608", "more"];
 const _: () = assert!(matches!(SIZE_BOUNDS, [256, 1536, 4608]));
 /// Lanes by number.
-const LANES: [&str; config::Wan::MOST_LANES as usize] = ["0", "1", "2", "3", "4", "5", "6", "7"];
+#[rustfmt::skip]
+const LANES: [&str; config::Wan::MOST_LANES as usize] = [
+    "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15",
+    "16", "17", "18", "19", "20", "21", "22", "23", "24", "25", "26", "27", "28", "29", "30", "31",
+    "32", "33", "34", "35", "36", "37", "38", "39", "40", "41", "42", "43", "44", "45", "46", "47",
+    "48", "49", "50", "51", "52", "53", "54", "55", "56", "57", "58", "59", "60", "61", "62", "63",
+];
 /// Reasons why a packet was not sent; those longer than `lan.mtu` the kernel never sees.
 const UNSENT: [&str; 5] = ["too_big", "unreachable", "link_down", "no_room", "error"];
 /// The same towards local hosts. The last two: nobody answers for the link-layer address, and too
@@ -155,12 +161,22 @@ macro_rules! metrics {
         histogram { $($times:ident: $times_name:literal $times_meaning:literal)* }
     ) => {
         /// All numbers at one time. Counters are totals since the start; times are in microseconds.
-        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Snapshot {
             $(#[doc = $meaning] pub $field: u64,)*
             $(#[doc = $many_meaning] pub $many: [u64; $values.len()],)*
             /// Per class, in the cells of [`Cells`](crate::cells::Cells).
             pub classes: [ClassSnapshot; MAX_CLASSES],
+        }
+
+        impl Default for Snapshot {
+            fn default() -> Self {
+                Self {
+                    $($field: 0,)*
+                    $($many: [0; $values.len()],)*
+                    classes: Default::default(),
+                }
+            }
         }
 
         /// The numbers of one class.
@@ -186,10 +202,19 @@ macro_rules! metrics {
             last: [ClassCells; MAX_CLASSES],
         }
 
-        #[derive(Debug, Default)]
+        #[derive(Debug)]
         struct Cells {
             $($field: AtomicU64,)*
             $($many: [AtomicU64; $values.len()],)*
+        }
+
+        impl Default for Cells {
+            fn default() -> Self {
+                Self {
+                    $($field: AtomicU64::new(0),)*
+                    $($many: [const { AtomicU64::new(0) }; $values.len()],)*
+                }
+            }
         }
 
         #[derive(Debug, Default)]

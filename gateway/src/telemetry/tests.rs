@@ -440,6 +440,7 @@ fn markdown() -> String {
         let label = match label {
             None => String::new(),
             Some((label, [])) => format!("`{label}`"),
+            Some((label, ["0", .., last])) => format!("`{label}`: 0 to {last}"),
             Some((label, values)) => format!("`{label}`: {}", values.join(", ")),
         };
         text += &format!("| `{name}` | {} | {} | {label} | {meaning} |\n", kind.prometheus(), unit.name());

@@ -22,16 +22,31 @@ pub enum EcnState {
     Failed,
 }
 
+/// As [`EcnState`], with the reason why packets are not marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Testing,
+    Capable,
+    /// Silence before any mark was known to arrive.
+    Doubted,
+    /// Silence after that.
+    Suspended,
+    Failed,
+}
+
 /// Decides whether the packets of a lane are ECN-capable.
 ///
 /// A path that drops ECN-capable packets looks like one that is cut. So marking stops after a
-/// silence. If what is not marked arrives then, marks are tried once more.
+/// silence. If what is not marked arrives then, marks are tried once more. Where none was ever
+/// known to arrive, that is so only if the silence went on: the path was cut.
 #[derive(Debug)]
 pub struct EcnValidation {
-    state: EcnState,
+    state: State,
     rtt: Duration,
     /// When the first packet left that nothing reported has followed, and how many since.
     unheard: Option<(Instant, u32)>,
+    /// When the last packet left.
+    last: Option<Instant>,
     /// Packets that arrived, and those with a mark, as reported last.
     arrived: u64,
     ect: u64,
@@ -41,34 +56,46 @@ impl EcnValidation {
     /// Begins to mark, on a path whose round trip is about this.
     #[must_use]
     pub fn new(rtt: Duration) -> Self {
-        Self { state: EcnState::Testing, rtt, unheard: None, arrived: 0, ect: 0 }
+        Self { state: State::Testing, rtt, unheard: None, last: None, arrived: 0, ect: 0 }
     }
 
     /// Returns where it stands.
     #[must_use]
     pub fn state(&self) -> EcnState {
-        self.state
+        match self.state {
+            State::Testing => EcnState::Testing,
+            State::Capable => EcnState::Capable,
+            State::Doubted | State::Suspended => EcnState::Suspended,
+            State::Failed => EcnState::Failed,
+        }
     }
 
     /// Returns true if packets are to be ECN-capable.
     #[must_use]
     pub fn marks(&self) -> bool {
-        matches!(self.state, EcnState::Testing | EcnState::Capable)
+        matches!(self.state, State::Testing | State::Capable)
     }
 
     /// A packet leaves that the peer reports on.
     pub fn sent(&mut self, now: Instant) {
-        let (since, packets) = self.unheard.get_or_insert((now, 0));
+        self.last = Some(now);
+        let (_, packets) = self.unheard.get_or_insert((now, 0));
         *packets = packets.saturating_add(1);
-        let silence = SILENCE.max(self.rtt.saturating_mul(ROUND_TRIPS));
-        if *packets < LOST || now.saturating_duration_since(*since) < silence {
+        if *packets < LOST || !self.is_silent() {
             return;
         }
         match self.state {
-            EcnState::Testing => self.enter(EcnState::Failed),
-            EcnState::Capable => self.enter(EcnState::Suspended),
-            EcnState::Suspended | EcnState::Failed => {}
+            State::Testing => self.enter(State::Doubted),
+            State::Capable => self.enter(State::Suspended),
+            State::Doubted | State::Suspended | State::Failed => {}
         }
+    }
+
+    /// What was sent for so long has not been followed by a report.
+    fn is_silent(&self) -> bool {
+        let silence = SILENCE.max(self.rtt.saturating_mul(ROUND_TRIPS));
+        let unheard = self.unheard.zip(self.last);
+        unheard.is_some_and(|((since, _), last)| last.saturating_duration_since(since) >= silence)
     }
 
     /// The peer reports: so many packets arrived since the session began, and so many of them
@@ -78,16 +105,19 @@ impl EcnValidation {
         if arrived <= self.arrived {
             return;
         }
+        let was_cut = self.is_silent();
         self.unheard = None;
         match self.state {
-            EcnState::Testing if ect > self.ect => self.enter(EcnState::Capable),
-            EcnState::Suspended if ect == self.ect => self.enter(EcnState::Testing),
-            EcnState::Testing | EcnState::Capable | EcnState::Suspended | EcnState::Failed => {}
+            State::Testing | State::Doubted if ect > self.ect => self.enter(State::Capable),
+            State::Doubted if was_cut => self.enter(State::Testing),
+            State::Doubted => self.enter(State::Failed),
+            State::Suspended if ect == self.ect => self.enter(State::Testing),
+            State::Testing | State::Capable | State::Suspended | State::Failed => {}
         }
         (self.arrived, self.ect) = (arrived, ect);
     }
 
-    fn enter(&mut self, state: EcnState) {
+    fn enter(&mut self, state: State) {
         self.state = state;
         self.unheard = None;
     }
@@ -163,6 +193,21 @@ mod tests {
         assert_eq!(path.validation.state(), EcnState::Suspended);
         assert_eq!(path.run(5, |_| true), 0);
         assert_eq!(path.validation.state(), EcnState::Capable);
+    }
+
+    /// Its first packets say nothing of marks.
+    #[test]
+    fn a_path_that_was_cut_from_the_first_is_used_with_marks() {
+        let mut path = Path::new();
+        path.run(5, |_| false);
+        assert_eq!(path.validation.state(), EcnState::Suspended);
+        assert_eq!(path.run(5, |_| true), 0);
+        assert_eq!(path.validation.state(), EcnState::Capable);
+        // One that drops marks besides is found out by the next silence.
+        let mut path = Path::new();
+        path.run(5, |_| false);
+        path.run(5, |marked| !marked);
+        assert_eq!(path.validation.state(), EcnState::Failed);
     }
 
     #[test]

@@ -4,12 +4,18 @@ use std::time::{Duration, Instant};
 
 use super::extents::Recent;
 use super::{Clock, LaneId, stamp};
+use crate::stream::TIME_UNIT;
 
 /// Length of a generation in microseconds: packets of the last one to two count.
 const GENERATION: u64 = 30_000_000;
 /// The longest lateness that counts, in microseconds: what is overtaken by more was not sent about
 /// when the other was.
 const LONGEST: i32 = 1_000_000;
+/// Packets tell the low 24 bits of their sending times. They stand at the top of a word here, so
+/// that differences wrap as the times do.
+const UNTOLD_BITS: u32 = 8;
+/// Steps of such a word in a microsecond.
+const STEPS: u32 = (1 << UNTOLD_BITS) / TIME_UNIT as u32;
 
 /// Sees packets that others of other lanes have overtaken, from the times at which they were sent.
 /// Within a lane the [`PathObserver`](super::PathObserver) sees them.
@@ -21,7 +27,7 @@ pub struct Skew {
     clock: Clock,
     now: u64,
     /// By lane, of the packet sent last: when, and how much later it came by clocks that are not
-    /// the same.
+    /// the same; in steps.
     newest: Vec<Option<(u32, u32)>>,
     lateness: Recent,
     arrived: u64,
@@ -45,19 +51,21 @@ impl Skew {
         }
     }
 
-    /// A packet came on this lane that was sent then, by the peer's clock in microseconds.
+    /// A packet came on this lane that was sent then, as it tells
+    /// ([`sending_time`](crate::stream::sending_time)).
     pub fn observe(&mut self, lane: LaneId, sent_at: u32, now: Instant) {
         if self.newest.len() < 2 {
             return;
         }
         self.now = self.now.max(self.clock.micros(now));
         self.arrived += 1;
-        let delay = stamp(self.now).wrapping_sub(sent_at);
+        let sent_at = sent_at << UNTOLD_BITS;
+        let delay = stamp(self.now).wrapping_mul(STEPS).wrapping_sub(sent_at);
         let lane = usize::from(lane.0);
         let later = |(other, newest): (usize, &Option<(u32, u32)>)| {
             let (sent_then, delay_then) = newest.filter(|_| other != lane)?;
             let overtaken = sent_then.wrapping_sub(sent_at) as i32 > 0;
-            overtaken.then_some(delay.wrapping_sub(delay_then) as i32)
+            overtaken.then_some(delay.wrapping_sub(delay_then) as i32 / STEPS as i32)
         };
         let late = self.newest.iter().enumerate().filter_map(later).max();
         if let Some(late) = late.filter(|late| (1..LONGEST).contains(late)) {
@@ -105,15 +113,16 @@ mod tests {
         Instant::now()
     }
 
-    /// Packets take the lanes in turn, 100 us apart, with these delays; the peer's clock is far
-    /// ahead.
+    /// Packets take the lanes in turn, 100 us apart, with these delays; the peer's clock is about
+    /// to wrap.
     fn after(delays: &[Duration], packets: u32) -> Duration {
         let start = origin();
         let mut skew = Skew::new(delays.len() as u8, start);
         let mut coming: Vec<_> = (0..packets)
             .map(|number| {
                 let (lane, sent) = (number as usize % delays.len(), Duration::from_micros(100) * number);
-                (sent + delays[lane], lane, (sent.as_micros() as u32).wrapping_add(u32::MAX - 5000))
+                let told = (sent.as_micros() as u32 / TIME_UNIT as u32).wrapping_sub(1250) & 0x00ff_ffff;
+                (sent + delays[lane], lane, told)
             })
             .collect();
         coming.sort();

@@ -5,11 +5,15 @@
 //! than the best, is left: it carries probes until it has been good for a while.
 
 mod health;
+mod spread;
 
 use std::time::{Duration, Instant};
 
 use self::health::{Best, Health};
+pub use self::spread::MOST_LANES;
+use self::spread::Spread;
 use crate::estimator::{LaneId, PathReport};
+use crate::stream::{InBlock, StreamId};
 
 /// Packets in a row that take one lane: a batch of the kernel's (GSO) is of one lane.
 const RUN: u32 = 16;
@@ -59,7 +63,9 @@ impl Default for State {
 /// Spreads packets over lanes by what the peer's reports tell of each.
 ///
 /// Data goes to all lanes in use, the better a lane the more (stride scheduling), in runs of 16
-/// packets at most: a run ends where the owner has nothing more to send. A lane is *suspect*, and
+/// packets at most: a run ends where the owner has nothing more to send. The packets of a block are
+/// spread so that a lane's death leaves as many as decode it, where its parities allow
+/// ([`Lanes::choose_in_block`]). A lane is *suspect*, and
 /// gets none for the moment, when others are known to have let packets through for
 /// [`SUSPECT_AFTER`] round trips since it last did; after [`LEFT_AFTER`] more it is *left*. It is
 /// also left when it loses 5 % more than one like the best, or its round trip is half as long again
@@ -74,11 +80,12 @@ impl Default for State {
 /// [`Lanes::handle_timeout`] at [`Lanes::next_timeout`].
 ///
 /// # Bounds
-/// As many lanes as it was made with; constant work per packet, linear in the lanes per run,
-/// squared per report.
+/// As many lanes as it was made with, [`MOST_LANES`] at most; constant work per packet, linear in
+/// the lanes per run, squared per report. Some 130 bytes for each stream that has blocks.
 #[derive(Clone, Debug)]
 pub struct Lanes {
     lanes: Vec<Lane>,
+    spread: Spread,
     current: usize,
     /// Packets that the current lane still takes.
     run: u32,
@@ -103,7 +110,8 @@ impl Lanes {
     #[must_use]
     pub fn new(count: u8, rtt: Duration, now: Instant) -> Self {
         let lane = Lane { health: Health::new(rtt, now), usable: true, weight: 1.0, share: 1.0, pass: 0.0 };
-        Self { lanes: vec![lane; usize::from(count.max(1))], current: 0, run: 0, turn: 0, judged: now }
+        let lanes = vec![lane; usize::from(count.clamp(1, MOST_LANES))];
+        Self { lanes, spread: Spread::default(), current: 0, run: 0, turn: 0, judged: now }
     }
 
     /// Returns true if there is a choice.
@@ -132,9 +140,32 @@ impl Lanes {
         Some(id(self.current))
     }
 
+    /// The lane that the next packet of a stream's block takes, of those that `may`. None if none
+    /// of those in use may.
+    ///
+    /// Rule: `docs/protocol.md#rule-spread`.
+    pub fn choose_in_block(
+        &mut self,
+        stream: StreamId,
+        place: &InBlock,
+        may: impl Fn(LaneId) -> bool,
+    ) -> Option<LaneId> {
+        if !self.are_several() {
+            return self.choose(may);
+        }
+        let fits = |index: usize, lane: &Lane| lane.usable && may(id(index));
+        self.spread.choose(stream, place, &mut self.lanes, fits).map(id)
+    }
+
+    /// Returns true if a packet that could take any lane may leave, of those that `may`.
+    pub fn may_any(&self, may: impl Fn(LaneId) -> bool) -> bool {
+        self.lanes.iter().enumerate().any(|(index, lane)| lane.usable && may(id(index)))
+    }
+
     /// There is nothing more to send for now: what comes next begins a run.
     pub fn end_run(&mut self) {
         self.run = 0;
+        self.spread.pause();
     }
 
     /// The lane that the next packet of the gateway's own takes: another one than the last, mostly,
@@ -159,7 +190,7 @@ impl Lanes {
             self.run = self.run.saturating_sub(1);
         }
         if let Some(lane) = self.lanes.get_mut(index) {
-            lane.pass += 1.0 / (lane.weight * lane.share);
+            lane.pass += 1.0 / lane.part();
             lane.health.sent(asks, now);
         }
     }
@@ -213,7 +244,7 @@ impl Lanes {
     /// How it stands.
     #[must_use]
     pub fn state(&self, lane: LaneId) -> State {
-        let part = |lane: &Lane| if lane.usable { lane.weight * lane.share } else { 0.0 };
+        let part = |lane: &Lane| if lane.usable { lane.part() } else { 0.0 };
         let all: f64 = self.lanes.iter().map(part).sum();
         self.lanes.get(usize::from(lane.0)).map_or_else(State::default, |lane| State {
             left: lane.health.left.map(|left| left.cause),
@@ -300,6 +331,11 @@ impl Lanes {
 }
 
 impl Lane {
+    /// Its part of what is sent, as far as it compares to others'.
+    fn part(&self) -> f64 {
+        self.weight * self.share
+    }
+
     /// In use, and not suspect.
     fn is_good(&self) -> bool {
         self.health.left.is_none() && self.is_alive()

@@ -212,9 +212,12 @@ impl Search {
     }
 
     /// Notes that a packet leaves that is to arrive, of so many bytes on the wire. Short ones
-    /// arrive anyway.
-    pub fn set_used(&mut self, bytes: usize) {
-        self.used |= bytes > LEAST;
+    /// arrive anyway. Returns true if it is the first since the length in use was last confirmed:
+    /// [`Search::next_timeout`] may be another then.
+    pub fn set_used(&mut self, bytes: usize) -> bool {
+        let is_first = !self.used && bytes > LEAST;
+        self.used |= is_first;
+        is_first
     }
 
     /// For whoever watches.

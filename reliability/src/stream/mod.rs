@@ -15,13 +15,33 @@ pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
 pub use sender::{Alternation, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
 pub(crate) use sender::{loss, protection};
 pub use wire::{
-    DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, UNCODED_HEADER, classify,
-    data_header,
+    DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, TIME_UNIT, UNCODED_HEADER,
+    classify, data_header, sending_time,
 };
 
 /// Names a stream within a session and direction; below 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u16);
+
+/// Where a packet stands in its block, for whoever spreads blocks over lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InBlock {
+    /// The first packet of the group that the block is interleaved in: names it within the stream.
+    pub group: u64,
+    /// The packet's place among the block's data packets, or among its parities.
+    pub row: u8,
+    /// True for a parity.
+    pub is_parity: bool,
+    /// Data packets of a full block.
+    pub k: u8,
+    /// Parities of a full block.
+    pub m: u8,
+    /// Blocks interleaved in the group.
+    pub depth: u8,
+    /// Packets of the block that may be lost: the parities it has, or would get if it ended with
+    /// this packet. `m` if what waits fills it.
+    pub spare: u8,
+}
 
 /// How losses are repaired. Announced per packet, so it may change at any time (see
 /// [`Sender::set_scheme`]).

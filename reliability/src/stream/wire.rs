@@ -1,7 +1,7 @@
 //! Layout of the stream's packets and of the frames inside DATA. Big-endian throughout;
 //! `docs/protocol.md#streams` has the figures.
 
-use super::StreamId;
+use super::{InBlock, StreamId};
 
 mod frames;
 mod numbers;
@@ -27,7 +27,7 @@ pub(crate) const NACK: usize = 6;
 /// Unit of the round-trip time in DATA packets, in microseconds.
 pub(crate) const RTT_UNIT: u64 = 16;
 /// Unit of sending times, in microseconds.
-pub(crate) const TIME_UNIT: u64 = 4;
+pub const TIME_UNIT: u64 = 4;
 /// Sending times are told modulo so many microseconds.
 pub(crate) const TIME_SPAN: u64 = TIME_UNIT << 24;
 
@@ -118,6 +118,14 @@ pub fn classify(packet: &[u8]) -> Result<(Kind, StreamId), Malformed> {
 pub fn data_header(packet: &[u8]) -> usize {
     let coding = packet.first().map_or(Coding::Sr, |first| Coding::of_bits(first >> CODING_SHIFT));
     if Shape::uncoded(coding).is_coded() { DATA_HEADER } else { UNCODED_HEADER }
+}
+
+/// Returns the sending time of a DATA packet, in units of [`TIME_UNIT`] modulo 2^24; `None` if it is
+/// too short.
+#[must_use]
+pub fn sending_time(data: &[u8]) -> Option<u32> {
+    let [_, _, _, _, a, b, c] = *data.first_chunk()?;
+    Some(u32::from_be_bytes([0, a, b, c]))
 }
 
 /// Which code protects a packet.
@@ -281,6 +289,12 @@ pub(crate) struct Parity {
 }
 
 impl Parity {
+    /// Where it stands in its block.
+    pub(crate) fn place(&self) -> InBlock {
+        let Self { base, index, parities, shape: Shape { k, m, depth, .. }, .. } = *self;
+        InBlock { group: base, row: index, is_parity: true, k, m, depth, spare: parities }
+    }
+
     pub(crate) fn emit(&self, out: &mut [u8; PARITY_HEADER]) {
         let [_, time @ ..] = self.timestamp.to_be_bytes();
         let mut writer = Writer::new(out);

@@ -26,7 +26,7 @@ fn golden_bytes() {
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 76,  1,  0, 12,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 76,  1,  0, 13,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
         0, 1, 0xd4, 0xc0,  7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
         3, b'0', b'.', b'2',
         2,  4, 24,  10, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -64,15 +64,15 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 1]), MessageError::Version { theirs: 1 });
     let hello = |datagram: [u8; 2], lanes, threads| {
-        [&[0, 0, 0, 13, 1, 0, 12, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
+        [&[0, 0, 0, 13, 1, 0, 13, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
     };
-    for good in [1, 8] {
-        assert!(Message::decode(&hello([0x04, 0xb0], good, 1)).unwrap().is_some());
-        assert!(Message::decode(&hello([0x04, 0xb0], 1, good)).unwrap().is_some());
+    for (lanes, threads) in [(1, 1), (64, 1), (1, 8), (8, 8), (32, 2)] {
+        assert!(Message::decode(&hello([0x04, 0xb0], lanes, threads)).unwrap().is_some());
     }
-    for bad in [0, 9] {
-        assert_eq!(refused(&hello([0x04, 0xb0], bad, 1)), MessageError::Value { field: "lanes" });
-        assert_eq!(refused(&hello([0x04, 0xb0], 1, bad)), MessageError::Value { field: "threads" });
+    for (lanes, threads, field) in
+        [(0, 1, "lanes"), (65, 1, "lanes"), (33, 2, "lanes"), (1, 0, "threads"), (1, 9, "threads")]
+    {
+        assert_eq!(refused(&hello([0x04, 0xb0], lanes, threads)), MessageError::Value { field });
     }
     assert_eq!(refused(&hello([0x04, 0xaf], 1, 1)), MessageError::Value { field: "max datagram" });
     assert_eq!(refused(&[0, 0, 0, 4, 2, 2, 0, 0]), MessageError::Value { field: "pairings flags" });
@@ -137,7 +137,7 @@ fn a_build_that_cannot_be_shown_is_none() {
 #[test]
 fn prefixes_that_are_none_or_too_many_are_refused() {
     let hello = |remote: &[u8]| {
-        let name = [&[1, 0, 12, 1, 2, 3, 4, 3, 0x05, 0xc0, 1, 1, 0][..], &[0; 4 + TICKET_BYTES + 1], remote]
+        let name = [&[1, 0, 13, 1, 2, 3, 4, 3, 0x05, 0xc0, 1, 1, 0][..], &[0; 4 + TICKET_BYTES + 1], remote]
             .concat();
         [&[0, 0, 0, name.len() as u8][..], &name].concat()
     };
@@ -261,11 +261,17 @@ fn any_prefix() -> impl Strategy<Value = IpNet> {
 fn any_message() -> impl Strategy<Value = Message> {
     let ticket = prop::option::of(prop::array::uniform16(1..=u8::MAX));
     let resume = (any::<u32>(), ticket, "[a-z0-9._+-]{0,64}", prop::collection::vec(any_prefix(), 0..4));
-    let hello = ("[a-z0-9.-]{0,253}", any::<(u32, u8)>(), LEAST_DATAGRAM.., [1..=8_u8, 1..=8_u8], resume)
-        .prop_map(|(site, (session, bits), max_datagram, [lanes, threads], resume)| {
+    let hello = (
+        "[a-z0-9.-]{0,253}",
+        any::<(u32, u8)>(),
+        LEAST_DATAGRAM..,
+        (1..=MOST_LANES, 1..=MOST_THREADS),
+        resume,
+    )
+        .prop_map(|(site, (session, bits), max_datagram, (lanes, threads), resume)| {
             let (resume_for, ticket, build, remote) = resume;
             // Together they have no more lanes than one thread may have.
-            let threads = 1 + threads % (8 / lanes);
+            let threads = threads.min(MOST_LANES / lanes);
             Message::Hello(Hello {
                 site,
                 session,

@@ -111,6 +111,12 @@ fn headers_are_read_as_written() {
     assert_eq!(header, Header { epoch: 0, thread: 0, lane: 6, session: SESSION as u16, packet_number: 0 });
     assert_eq!(header.encode(), datagram[..HEADER]);
     assert_eq!(datagram.len(), 4 + OVERHEAD);
+    for lane in 0..MOST_LANES {
+        let header = Header { epoch: 15, thread: 5, lane, session: 1, packet_number: 2 };
+        assert_eq!(Header::parse(&[&header.encode()[..], &[0; TAG]].concat()), Ok(header));
+    }
+    let beyond = [&[0x60, 0, 0, 0, 0, 0, 0, 0][..], &[0; TAG]].concat();
+    assert_eq!(Header::parse(&beyond), Err(Rejected::NotBulk));
 }
 
 #[test]
@@ -129,8 +135,8 @@ fn damaged_packets_change_nothing() {
                 let refused = opener.open(&mut forged).unwrap_err();
                 match (byte, bit) {
                     (0, 0..4) => assert!(matches!(refused, Rejected::Authentication | Rejected::Epoch)),
+                    (0, 4) | (1, _) => assert_eq!(refused, Rejected::Lane),
                     (0, _) => assert_eq!(refused, Rejected::NotBulk),
-                    (1, _) => assert_eq!(refused, Rejected::Lane),
                     (2..4, _) => assert_eq!(refused, Rejected::UnknownSession),
                     (4..8, _) => {
                         assert_eq!(refused, Rejected::Authentication, "also of a number taken in before");
@@ -260,7 +266,7 @@ fn each_lane_has_numbers_and_a_window_of_its_own() {
     moved[1] = 1;
     assert_eq!(opener.open(&mut moved), Err(Rejected::Authentication));
     assert_eq!(opener.open(&mut sealed(&mut sealer, 2, b"x")), Err(Rejected::Lane), "it was not announced");
-    assert_eq!(sealer.seal(8, &mut [0; OVERHEAD], 0), Err(SealError::Lane));
+    assert_eq!(sealer.seal(MOST_LANES, &mut [0; OVERHEAD], 0), Err(SealError::Lane));
 }
 
 #[test]
@@ -297,7 +303,7 @@ fn the_previous_key_outlives_a_lane_that_lags() {
     sealer.epoch_end = 2;
     opener.open(&mut sealed(&mut sealer, 0, b"epoch 1")).unwrap();
     assert_eq!(opener.open(&mut late[1].clone()).unwrap(), b"late", "of the epoch before, on the other lane");
-    sealer.next_numbers = [REPLAY_WINDOW / 2 + 1; 8];
+    sealer.next_numbers = [REPLAY_WINDOW / 2 + 1; MOST_LANES as usize];
     opener.open(&mut sealed(&mut sealer, 1, b"")).unwrap();
     opener.open(&mut sealed(&mut sealer, 0, b"")).unwrap();
     assert!(opener.previous.is_some(), "neither lane is half a window into the epoch but one");

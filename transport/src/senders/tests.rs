@@ -5,7 +5,7 @@ mod room;
 use std::collections::{BTreeMap, BTreeSet};
 
 use reliability::selector::Bucket;
-use reliability::stream::Alternation;
+use reliability::stream::{Alternation, TransmitKind};
 
 use super::*;
 use crate::class::Allowed;
@@ -131,7 +131,7 @@ impl Pair {
         let end = self.now + time;
         let mut out = vec![0; MAX_PACKET];
         while self.now < end {
-            while let Some((len, kind)) = self.senders.poll(self.now, &mut out) {
+            while let Some((_, Transmit { len, kind, .. })) = self.senders.poll(self.now, &mut out) {
                 self.packets += 1;
                 let packet = &out[..len];
                 let stream = u16::from(packet[1]);

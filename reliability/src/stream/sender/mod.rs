@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use self::loss::Loss;
 use self::outlook::Hints;
 use self::queue::Queue;
-use self::redundancy::Redundancy;
+use self::redundancy::{Placement, Redundancy};
 use super::wire::{self, Coarse, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR};
-use super::{Scheme, StreamId, quiet};
+use super::{InBlock, Scheme, StreamId, quiet};
 use crate::rtt::Estimator;
 use crate::times::Times;
 
@@ -116,6 +116,8 @@ pub struct Transmit {
     pub len: usize,
     /// Its kind.
     pub kind: TransmitKind,
+    /// Where it stands in its block, when it is sent for the first time.
+    pub block: Option<InBlock>,
 }
 
 /// Counters since the sender was made. Packets unless said otherwise.
@@ -483,7 +485,7 @@ impl Sender {
         let copies = self.loss.probe_copies(sequence).unwrap_or_else(|| self.copies());
         self.loss.repaired(sequence, copies, self.clock, &mut self.queue, &self.rtt);
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
-        Some(Transmit { len, kind: TransmitKind::Repair })
+        Some(Transmit { len, kind: TransmitKind::Repair, block: None })
     }
 
     /// When there is nothing else to send: until then, the repair may turn out to have arrived.
@@ -493,7 +495,7 @@ impl Sender {
         let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
         self.stats.copies += 1;
-        Some(Transmit { len, kind: TransmitKind::Repair })
+        Some(Transmit { len, kind: TransmitKind::Repair, block: None })
     }
 
     fn transmit_parity(&mut self, out: &mut [u8]) -> Option<Transmit> {
@@ -507,7 +509,8 @@ impl Sender {
         }
         header.emit(out.first_chunk_mut()?);
         self.adopt_scheme();
-        Some(Transmit { len: wire::PARITY_HEADER + symbol, kind: TransmitKind::Parity })
+        let block = (header.flags & FLAG_REPAIR == 0).then(|| header.place());
+        Some(Transmit { len: wire::PARITY_HEADER + symbol, kind: TransmitKind::Parity, block })
     }
 
     fn transmit_data(&mut self, out: &mut [u8]) -> Option<Transmit> {
@@ -531,8 +534,20 @@ impl Sender {
             self.queue.release();
             self.loss.settle(&self.queue);
         }
+        let block = placement.shape.is_coded().then(|| self.place(sequence, placement));
         self.adopt_scheme();
-        Some(Transmit { len, kind: TransmitKind::Data })
+        Some(Transmit { len, kind: TransmitKind::Data, block })
+    }
+
+    /// Where a data packet stands that was placed so.
+    fn place(&self, sequence: u64, Placement { shape, position, .. }: Placement) -> InBlock {
+        let wire::Shape { k, m, depth, .. } = shape;
+        let row = (position / u16::from(depth)) as u8;
+        let missing = usize::from(shape.packets() - position - 1);
+        let is_filled = self.queue.backlog() >= missing * (self.config.max_packet - DATA_HEADER);
+        let lanes = shape.lanes(u32::from(position) + 1);
+        let spare = if is_filled { m } else { protection::parities(shape, usize::from(row) + 1, lanes) };
+        InBlock { group: sequence - u64::from(position), row, is_parity: false, k, m, depth, spare }
     }
 
     fn header(&self, sequence: u64, flags: u8) -> Data {

@@ -46,6 +46,7 @@ fn data() {
             other => panic!("{other:?}"),
         }
         assert_eq!(classify(&packet), Ok((Kind::Data, STREAM)));
+        assert_eq!(sending_time(&packet), Some(header.timestamp));
         for end in 0..bytes.len() {
             assert_eq!(ToReceiver::parse(&bytes[..end], EXPECTED).err(), Some(Malformed::Truncated));
         }

@@ -277,7 +277,7 @@ fn no_more_is_sent_than_any_receiver_takes_until_it_has_said_what_it_takes() {
         let mut packets = Vec::new();
         for _ in 0..records {
             let _ = push(senders, 0, Urgency::Bulk, 0, 1200, *now);
-            while let Some((len, _)) = senders.poll(*now, &mut out) {
+            while let Some((_, Transmit { len, .. })) = senders.poll(*now, &mut out) {
                 packets.push(out[..len].to_vec());
             }
             *now += Duration::from_nanos(200);
