@@ -6,7 +6,7 @@
 //! It fails if a crossover is off by more than a factor of two.
 //!
 //! ```text
-//! sdr_crossover [DROP [MESSAGES]]     default: 1e-3, 30 for each size and layer
+//! sdr_crossover [DROP [MESSAGES]]     default: 1e-3, 50 for each size and layer
 //! ```
 
 #[path = "sdr_allreduce/emulated.rs"]
@@ -51,9 +51,9 @@ fn attr() -> QpAttr {
     }
 }
 
-/// Sizes by factors of the square root of two.
+/// Powers of two, from 128 KiB to 32 MiB.
 fn sizes() -> Vec<u64> {
-    (0..=16).map(|step| (131_072.0 * (f64::from(step) / 2.0).exp2()) as u64).collect()
+    (17..=25).map(|log| 1 << log).collect()
 }
 
 /// Returns how long each message took, sorted.
@@ -126,7 +126,7 @@ fn crossing(ratios: &[(u64, f64)], from: u64, limit: f64, rises: bool) -> Option
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let drop: f64 = arguments.next().map_or(Ok(1e-3), |drop| drop.parse())?;
-    let messages: usize = arguments.next().map_or(Ok(30), |messages| messages.parse())?;
+    let messages: usize = arguments.next().map_or(Ok(50), |messages| messages.parse())?;
     let (attr, sizes) = (attr(), sizes());
     let link = Link { overhead: OVERHEAD, ..Link::new(attr.rate, attr.rtt, drop, attr.mtu.bytes() as usize) };
     let candidates = [Candidate::Sr, Candidate::mds(32, 8)];

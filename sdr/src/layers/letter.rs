@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! REPORT 01 | flags u8 (1 NACK, 2 fallback) | bits u16 | part u32 | base u32 | bitmap
-//! DONE   02 | 0 u8 | 0 u16 | part u32
+//! DONE   02 | 0 u8 | 0 u16 | part u32 | below u32
 //! ASK    03 | 0 u8 | 0 u16 | part u32
 //! FAILED 04 | 0 u8 | 0 u16 | part u32
 //! PING   05 | 0 u8 | 0 u16 | 0 u32 | stamp u64 | rate of the sender in bit/s u64
 //! PONG   06 | 0 u8 | 0 u16 | 0 u32 | the stamp of a PING u64
 //! ```
 //!
+//! Of a DONE, all parts before `below` are there as well. So the next DONE stands in for a lost one.
 //! All chunks below `base` are there, and those of the bitmap.
 //! The bitmap begins at `base`, with the lowest bit of its first byte.
 
@@ -29,6 +30,7 @@ pub(super) enum Letter {
     },
     Done {
         part: u32,
+        below: u32,
     },
     Ask {
         part: u32,
@@ -69,7 +71,7 @@ impl Letter {
                 );
                 bytes
             }
-            Letter::Done { part } => plain(2, *part),
+            Letter::Done { part, below } => [&plain(2, *part)[..], &below.to_be_bytes()].concat(),
             Letter::Ask { part } => plain(3, *part),
             Letter::Failed { part } => plain(4, *part),
             Letter::Ping { stamp, rate } => {
@@ -84,7 +86,10 @@ impl Letter {
         let part = u32::from_be_bytes([p0, p1, p2, p3]);
         let bits = usize::from(u16::from_be_bytes([b0, b1]));
         match (kind, flags, bits, rest) {
-            (2, 0, 0, []) => return Some(Letter::Done { part }),
+            (2, 0, 0, below) => {
+                let below = u32::from_be_bytes(below.try_into().ok()?);
+                return Some(Letter::Done { part, below });
+            }
             (3, 0, 0, []) => return Some(Letter::Ask { part }),
             (4, 0, 0, []) => return Some(Letter::Failed { part }),
             (5, 0, 0, rest) if part == 0 => {
@@ -136,7 +141,7 @@ mod tests {
         assert!(matches!(&report, Letter::Report { base: 3, chunks, .. } if chunks.len() == 18));
         for letter in [
             report,
-            Letter::Done { part: 1 },
+            Letter::Done { part: 1, below: u32::MAX },
             Letter::Ask { part: u32::MAX },
             Letter::Failed { part: 2 },
             Letter::Ping { stamp: 1, rate: u64::MAX },

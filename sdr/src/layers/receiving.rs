@@ -73,6 +73,17 @@ enum Close {
     Failed,
 }
 
+/// A DONE that is said again, in case that it was lost and none follows.
+#[derive(Clone, Copy)]
+struct Again {
+    part: u32,
+    at: Instant,
+    left: u8,
+}
+
+/// Times that the last DONE is said again.
+const DONE_AGAIN: u8 = 2;
+
 /// A part that cannot be recovered, which ended the layer.
 #[derive(Clone, Copy)]
 struct Failure {
@@ -132,6 +143,7 @@ pub struct Receiving {
     next_message: u32,
     next_part: u32,
     decoded: u64,
+    again: Option<Again>,
     failure: Option<Failure>,
 }
 
@@ -152,6 +164,7 @@ impl Receiving {
             next_message: 0,
             next_part: 0,
             decoded: 0,
+            again: None,
             failure: None,
         })
     }
@@ -241,8 +254,17 @@ impl Receiving {
         }
         self.meter.ping(control, !self.parts.is_empty(), now);
         let mut parts = std::mem::take(&mut self.parts);
-        parts.retain_mut(|part| self.advance(part, control, now) == Close::Waits);
+        let mut finished = Vec::new();
+        parts.retain_mut(|part| match self.advance(part, control, now) {
+            Close::Waits => true,
+            Close::Done => {
+                finished.push(part.number);
+                false
+            }
+            Close::Failed => false,
+        });
         self.parts = parts;
+        self.tell_finished(&finished, control, now);
         if let Some(failure) = self.failure {
             return Err(failure.error());
         }
@@ -256,7 +278,7 @@ impl Receiving {
         match self.parts.iter_mut().find(|part| part.number == number) {
             Some(part) => (part.report, part.look) = (now, now),
             // Asked again if the answer is lost.
-            None if is_posted => drop(control.send(&Letter::Done { part: number }.encode())),
+            None if is_posted => self.tell_done(number, control),
             None => {}
         }
     }
@@ -321,17 +343,31 @@ impl Receiving {
             }
         }
         let close = self.close(part);
-        let letter = match close {
-            Close::Waits => return close,
-            Close::Done => Letter::Done { part: part.number },
-            Close::Failed => {
-                self.failure.get_or_insert(Failure { part: part.number, message: part.message });
-                Letter::Failed { part: part.number }
-            }
-        };
-        // Asked for again if it is lost.
-        let _ = control.send(&letter.encode());
+        if close == Close::Failed {
+            self.failure.get_or_insert(Failure { part: part.number, message: part.message });
+            // Asked for again if it is lost.
+            let _ = control.send(&Letter::Failed { part: part.number }.encode());
+        }
         close
+    }
+
+    /// Tells the peer that parts are there, and says the last one again later.
+    fn tell_finished(&mut self, finished: &[u32], control: &ControlPath, now: Instant) {
+        let pause = self.meter.timing().report();
+        finished.iter().for_each(|part| self.tell_done(*part, control));
+        if let Some(part) = finished.last().copied() {
+            self.again = Some(Again { part, at: now + pause, left: DONE_AGAIN });
+        } else if let Some(again) = self.again.filter(|again| now >= again.at) {
+            self.tell_done(again.part, control);
+            let left = again.left - 1;
+            self.again = (left > 0).then_some(Again { at: now + pause, left, ..again });
+        }
+    }
+
+    fn tell_done(&self, part: u32, control: &ControlPath) {
+        let below = self.parts.front().map_or(self.next_part, |part| part.number);
+        // Said again, and asked for if that is lost too.
+        let _ = control.send(&Letter::Done { part, below }.encode());
     }
 
     /// Completes the part's receives, and recovers what is missing.
@@ -474,6 +510,40 @@ mod tests {
         let mut out = vec![0; max_datagram(attr)];
         while let Some(packet) = from.engine.poll_transmit(now, &mut out) {
             to.engine.handle(&out[..packet.len], now).unwrap();
+        }
+    }
+
+    /// The last word that a message is there may be lost: the sender learns it long before it asks.
+    #[test]
+    fn a_lost_done_costs_no_timeout() {
+        let attr = QpAttr { chunk_log: 10, ..QpAttr::default() };
+        #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+        let mut now = Instant::now();
+        let start = now;
+        let blob = Blob::new(attr, BackEnd::None, Vec::new()).unwrap();
+        let [mut near, mut far] = [0, 1].map(|_| connect(&blob, &blob, 0, now).unwrap());
+        let timing = Timing::new(attr.rtt, attr.rate);
+        let mut sending = Sending::new(near.send.take().unwrap(), Scheme::SrRto, timing, now).unwrap();
+        let mut receiving = Receiving::new(far.receive.take().unwrap(), Scheme::SrRto, timing, now).unwrap();
+        let messages = [0, 1].map(|_| {
+            receiving.expect(4096).unwrap();
+            sending.send(&Arc::new(Buffer::zeroed(4096))).unwrap()
+        });
+        receiving.poll(&far.control, now).unwrap();
+        exchange(&mut far, &mut near, &attr, now);
+        sending.poll(&near.control, now).unwrap();
+        exchange(&mut near, &mut far, &attr, now);
+        receiving.poll(&far.control, now).unwrap();
+        assert!(receiving.take().is_some() && receiving.take().is_some());
+        // All that the receiver said is lost.
+        let mut out = vec![0; max_datagram(&attr)];
+        while far.engine.poll_transmit(now, &mut out).is_some() {}
+        while !messages.iter().all(|message| sending.is_done(*message)) {
+            now += timing.rtt / 16;
+            assert!(now < start + timing.rtt, "it is asked for after {:?} only", timing.rto);
+            receiving.poll(&far.control, now).unwrap();
+            exchange(&mut far, &mut near, &attr, now);
+            sending.poll(&near.control, now).unwrap();
         }
     }
 

@@ -247,9 +247,10 @@ impl Sending {
                 let of = self.parts.iter().find(|known| known.number == *part);
                 self.failed = self.failed.or(of.map(|part| part.from.message));
             }
-            Letter::Done { part } => {
-                if let Some(part) = self.parts.iter_mut().find(|known| known.number == *part) {
-                    part.done = true;
+            Letter::Done { part, below } => {
+                let is_before = |number: u32| below.wrapping_sub(number).wrapping_sub(1) <= u32::MAX / 2;
+                for known in &mut self.parts {
+                    known.done |= known.number == *part || is_before(known.number);
                 }
             }
             Letter::Report { part, nack, fallback, base, chunks } => {
