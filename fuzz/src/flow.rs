@@ -63,8 +63,12 @@ impl Flow {
         let first = Psn::new(script.pick(&[0, 0, 1000, 0xff_fff0, 0x7f_fff8]));
         let how = script.u8();
         let mtu = (how & 1 == 1).then_some(PathMtu::B256);
-        let terms =
-            (how & 2 == 2).then_some(Terms { path_mtu: mtu, max_reads: 16, rnr_retry: 6 + (how >> 7), ..Terms::default() });
+        let terms = (how & 2 == 2).then_some(Terms {
+            path_mtu: mtu,
+            max_reads: 16,
+            rnr_retry: 6 + (how >> 7),
+            ..Terms::default()
+        });
         let near_config = NearConfig {
             mtu,
             hard_limit: script.pick(&[64 << 20, 20_000, 2_000]),
