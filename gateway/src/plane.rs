@@ -600,7 +600,7 @@ impl<O: Observer> Plane<O> {
             match link {
                 Link::Up => tracing::info!("the LAN interface is up again"),
                 Link::Down | Link::Gone => {
-                    tracing::warn!(link = link.name(), "the LAN interface is not usable")
+                    tracing::warn!(link = link.name(), "the LAN interface is not usable");
                 }
             }
             self.link = link;

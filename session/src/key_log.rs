@@ -12,7 +12,7 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use crate::schedule::{KeyError, Secrets, TrafficSecret};
+use crate::schedule::{Exposed, KeyError, Secrets, TrafficSecret};
 
 /// Epochs whose keys are logged when a session begins. A datagram tells its epoch modulo so many.
 const EPOCHS: u8 = 16;
@@ -54,7 +54,7 @@ pub fn lines(secret: &TrafficSecret, session: u32) -> Result<String, KeyError> {
     let mut text = String::new();
     let mut secret = secret.clone();
     for epoch in 0..EPOCHS {
-        let (cipher, key, iv) = secret.exposed()?;
+        let Exposed { cipher, key, iv } = secret.exposed()?;
         // A String takes everything.
         let _ = write!(text, "longhaul-bulk-1 {:04x} {epoch} {cipher} ", session as u16);
         hex(&mut text, &key);

@@ -173,7 +173,7 @@ impl TrafficSecret {
     }
 
     /// Returns cipher, key and IV of the epoch as they are, for a [key log](crate::key_log).
-    pub(crate) fn exposed(&self) -> Result<(&'static str, Zeroizing<Vec<u8>>, Vec<u8>), KeyError> {
+    pub(crate) fn exposed(&self) -> Result<Exposed, KeyError> {
         let (name, key_bytes, iv_bytes) = match self.cipher {
             Cipher::Aegis128L => ("aegis-128l", AEGIS_BYTES, AEGIS_BYTES),
             Cipher::Aes128Gcm => ("aes-128-gcm", AES_128_GCM.key_len(), NONCE_LEN),
@@ -182,7 +182,7 @@ impl TrafficSecret {
         let (mut key, mut iv) = (Zeroizing::new(vec![0; key_bytes]), vec![0; iv_bytes]);
         expand(&self.secret, KEY, &mut key)?;
         expand(&self.secret, IV, &mut iv)?;
-        Ok((name, key, iv))
+        Ok(Exposed { cipher: name, key, iv })
     }
 
     fn gcm_or_chacha(&self, algorithm: &'static Algorithm) -> Result<Keyed, KeyError> {
@@ -202,6 +202,14 @@ impl TrafficSecret {
 pub(crate) fn expand(from: &Prk, label: &[u8], out: &mut [u8]) -> Result<(), KeyError> {
     from.expand(&[label], Length(out.len()))?.fill(out)?;
     Ok(())
+}
+
+/// An epoch's keys as they are.
+pub(crate) struct Exposed {
+    /// Its name in a [key log](crate::key_log).
+    pub(crate) cipher: &'static str,
+    pub(crate) key: Zeroizing<Vec<u8>>,
+    pub(crate) iv: Vec<u8>,
 }
 
 struct Length(usize);

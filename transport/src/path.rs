@@ -201,7 +201,7 @@ pub(crate) struct Paths {
     rate: u64,
     /// Bytes around a packet.
     packet_overhead: usize,
-    /// What follows from the lanes in use: as [`Paths::packet`] and [`Paths::report_rate`] say.
+    /// Cache of what follows from the lanes in use ([`Paths::packet`], [`Paths::report_rate`]).
     packet: usize,
     report_rate: Option<u64>,
     /// When [`Paths::poll`] has something; at once if something has happened since.

@@ -36,7 +36,6 @@ pub const MAX_PACKET: usize = 4400;
 /// [`flush`](Self::flush); while [`blocked_fd`](Self::blocked_fd) gives one, poll it for writing
 /// and flush again; likewise [`ways_fd`](Self::ways_fd) for reading.
 /// Call [`check`](Self::check) about every second.
-#[expect(clippy::large_enum_variant, reason = "there is one for each data-plane thread, and it is not moved")]
 pub enum Lan {
     /// On an interface, as the hosts' next hop.
     Packet(Packet),

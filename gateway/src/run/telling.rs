@@ -94,7 +94,7 @@ impl Telling {
         match is_up {
             true => telemetry.events().push("lan_up", "the LAN interface is up, and has a carrier"),
             false => {
-                telemetry.events().push("lan_down", "the LAN interface is gone, down, or without a carrier")
+                telemetry.events().push("lan_down", "the LAN interface is gone, down, or without a carrier");
             }
         }
     }

@@ -91,7 +91,7 @@ impl EcnValidation {
         }
     }
 
-    /// What was sent for so long has not been followed by a report.
+    /// Returns true if no report has followed what was sent for so long.
     fn is_silent(&self) -> bool {
         let silence = SILENCE.max(self.rtt.saturating_mul(ROUND_TRIPS));
         let unheard = self.unheard.zip(self.last);

@@ -120,8 +120,8 @@ pub fn data_header(packet: &[u8]) -> usize {
     if Shape::uncoded(coding).is_coded() { DATA_HEADER } else { UNCODED_HEADER }
 }
 
-/// Returns the sending time of a DATA packet, in units of [`TIME_UNIT`] modulo 2^24; `None` if it is
-/// too short.
+/// Returns the sending time of a DATA packet, in units of [`TIME_UNIT`] modulo 2^24; `None` if it
+/// is too short.
 #[must_use]
 pub fn sending_time(data: &[u8]) -> Option<u32> {
     let [_, _, _, _, a, b, c] = *data.first_chunk()?;
