@@ -364,6 +364,12 @@ impl Engine {
         Some(Transmit { channel: 0, len })
     }
 
+    /// Returns the channel of the next data packet. What is no data goes by channel 0.
+    #[cfg(feature = "udp")]
+    pub(crate) fn next_channel(&self) -> u8 {
+        self.channel
+    }
+
     /// Returns the injector if a data packet waits and may leave now.
     fn ready(&mut self, now: Instant) -> Option<&mut Injector> {
         let injector = self.injector.as_mut()?;

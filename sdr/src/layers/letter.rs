@@ -9,8 +9,7 @@
 //! PONG   06 | 0 u8 | 0 u16 | 0 u32 | the stamp of a PING u64
 //! ```
 //!
-//! Of a DONE, all parts before `below` are there as well. So the next DONE stands in for a lost
-//! one.
+//! All parts before a DONE's `below` are there as well. So the next DONE stands in for a lost one.
 //! All chunks below `base` are there, and those of the bitmap.
 //! The bitmap begins at `base`, with the lowest bit of its first byte.
 

@@ -51,7 +51,10 @@ pub struct UdpStats {
 pub(super) struct Channel {
     socket: UdpSocket,
     state: UdpSocketState,
-    batch: Vec<u8>,
+    /// Datagrams that wait, and room behind them for the next one.
+    batch: Box<[u8]>,
+    /// Bytes that wait.
+    len: usize,
     /// Bytes of each datagram of the batch; the last one may be shorter.
     segment: usize,
     count: usize,
@@ -62,26 +65,37 @@ impl Channel {
         let socket = UdpSocket::bind(address)?;
         grow_buffers(&socket);
         let state = UdpSocketState::new((&socket).into())?;
-        Ok(Channel { socket, state, batch: Vec::with_capacity(SEND_BYTES), segment: 0, count: 0 })
+        let batch = vec![0; SEND_BYTES].into();
+        Ok(Channel { socket, state, batch, len: 0, segment: 0, count: 0 })
     }
 
     pub(super) fn port(&self) -> io::Result<u16> {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// Adds a datagram; sends the batch first if it does not fit there.
-    fn push(&mut self, datagram: &[u8], peer: SocketAddr, stats: &UdpStats) {
-        let is_full =
-            self.count >= self.state.max_gso_segments() || self.batch.len() + datagram.len() > SEND_BYTES;
-        if self.count > 0 && (is_full || datagram.len() > self.segment) {
+    /// Returns room for the next datagram, of `size` bytes; sends the batch first if there is none.
+    fn room(&mut self, size: usize, peer: SocketAddr, stats: &UdpStats) -> &mut [u8] {
+        if self.count >= self.state.max_gso_segments() || self.len + size > self.batch.len() {
             self.flush(peer, stats);
         }
-        if self.count == 0 {
-            self.segment = datagram.len();
+        self.batch.get_mut(self.len..self.len + size).unwrap_or_default()
+    }
+
+    /// Adds the first `len` bytes of the room as a datagram.
+    ///
+    /// A longer one than those of the batch has the batch sent first. A shorter one ends it.
+    fn commit(&mut self, len: usize, peer: SocketAddr, stats: &UdpStats) {
+        if self.count > 0 && len > self.segment {
+            let start = self.len;
+            self.flush(peer, stats);
+            self.batch.copy_within(start..start + len, 0);
         }
-        self.batch.extend_from_slice(datagram);
+        if self.count == 0 {
+            self.segment = len;
+        }
+        self.len += len;
         self.count += 1;
-        if datagram.len() < self.segment {
+        if len < self.segment {
             self.flush(peer, stats);
         }
     }
@@ -93,7 +107,7 @@ impl Channel {
         let transmit = Transmit {
             destination: peer,
             ecn: None,
-            contents: &self.batch,
+            contents: self.batch.get(..self.len).unwrap_or_default(),
             segment_size: (self.count > 1).then_some(self.segment),
             src_ip: None,
         };
@@ -110,8 +124,7 @@ impl Channel {
             }
         };
         counter.fetch_add(self.count as u64, Relaxed);
-        self.batch.clear();
-        self.count = 0;
+        (self.len, self.count) = (0, 0);
     }
 }
 
@@ -138,7 +151,8 @@ pub(super) struct Driver {
     opener: Opener,
     alarm: Arc<Alarm>,
     stats: Arc<UdpStats>,
-    out: Vec<u8>,
+    /// Bytes of the largest datagram, sealed.
+    size: usize,
     receive: Vec<u8>,
 }
 
@@ -151,8 +165,8 @@ impl Driver {
         (alarm, stats): (Arc<Alarm>, Arc<UdpStats>),
         size: usize,
     ) -> Self {
-        let (out, receive) = (vec![0; size], vec![0; RECEIVE_BATCH * RECEIVE_BYTES]);
-        Driver { engine, channels, peers, sealer, opener, alarm, stats, out, receive }
+        let receive = vec![0; RECEIVE_BATCH * RECEIVE_BYTES];
+        Driver { engine, channels, peers, sealer, opener, alarm, stats, size, receive }
     }
 
     /// Runs until the queue pair has ended and said so.
@@ -177,30 +191,51 @@ impl Driver {
         let mut sent = 0;
         let time = now();
         while sent < ROUND {
-            let room = self.out.len() - session::schedule::TAG;
-            let Some(text) = self.out.get_mut(HEADER..room) else {
+            // It is written and sealed where it leaves from.
+            let next = usize::from(self.engine.next_channel());
+            let (Some(channel), Some(peer)) = (self.channels.get_mut(next), self.peers.get(next)) else {
+                break;
+            };
+            let room = channel.room(self.size, *peer, &self.stats);
+            let Some(text) = room.get_mut(HEADER..self.size - session::schedule::TAG) else {
                 break;
             };
             let Some(transmit) = self.engine.poll_transmit(time, text) else {
                 break;
             };
             sent += 1;
-            let Ok(len) = self.sealer.seal(transmit.channel, &mut self.out, transmit.len) else {
+            let Ok(len) = self.sealer.seal(transmit.channel, room, transmit.len) else {
                 // Keys are used up: the peer learns it by silence.
                 self.engine.close();
                 continue;
             };
-            let channel = usize::from(transmit.channel);
-            if let (Some(channel), Some(peer), Some(datagram)) =
-                (self.channels.get_mut(channel), self.peers.get(channel), self.out.get(..len))
-            {
-                channel.push(datagram, *peer, &self.stats);
+            if usize::from(transmit.channel) == next {
+                channel.commit(len, *peer, &self.stats);
+            } else {
+                self.hand_over(next, usize::from(transmit.channel), len);
             }
         }
-        for (channel, peer) in self.channels.iter_mut().zip(&self.peers) {
-            channel.flush(*peer, &self.stats);
+        // Another round follows a full one at once, and fills up the batches.
+        if sent < ROUND {
+            for (channel, peer) in self.channels.iter_mut().zip(&self.peers) {
+                channel.flush(*peer, &self.stats);
+            }
         }
         sent
+    }
+
+    /// Moves a datagram of `len` bytes from the room of a channel to another one: few are no data.
+    fn hand_over(&mut self, from: usize, to: usize, len: usize) {
+        let datagram = self.channels.get(from).and_then(|from| from.batch.get(from.len..from.len + len));
+        let datagram = datagram.unwrap_or_default().to_vec();
+        if let (Some(channel), Some(peer)) = (self.channels.get_mut(to), self.peers.get(to)) {
+            channel
+                .room(self.size, *peer, &self.stats)
+                .iter_mut()
+                .zip(&datagram)
+                .for_each(|(to, from)| *to = *from);
+            channel.commit(len, *peer, &self.stats);
+        }
     }
 
     /// Takes in what waits at the sockets, a batch each. Returns how many datagrams came.
