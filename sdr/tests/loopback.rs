@@ -1,13 +1,15 @@
 //! The `udp` back end over loopback: two queue pairs in threads of their own.
 
 #![cfg(feature = "udp")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that cannot go on fails")]
 
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use sdr::layers::{Receiving, Scheme, Sending, Timing};
 use sdr::udp::{QueuePair, UdpError, Unconnected, now};
 use sdr::{Buffer, Mtu, PostError, QpAttr, RecvHandle, RecvQp, SendError, SendHandle, SendQp, Slice};
 
@@ -138,6 +140,80 @@ fn foreign_datagrams_are_counted_and_change_nothing() {
     until(|| handle.bitmap().all().then_some(()));
     assert!(until(|| sent.poll().unwrap().then_some(true)));
     assert_eq!(handle.imm(), Some(7));
+}
+
+/// Passes on what comes, and all along old datagrams again and damaged copies. Loses some.
+fn meddle(socket: &UdpSocket, to: u16, stop: &AtomicBool) {
+    socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    let (mut kept, mut count, mut room) = (Vec::<Vec<u8>>::new(), 0, vec![0; 65_536]);
+    let send = |datagram: &[u8]| drop(socket.send_to(datagram, ("127.0.0.1", to)));
+    while !stop.load(Relaxed) {
+        let Ok((len, _)) = socket.recv_from(&mut room) else { continue };
+        let datagram = room[..len].to_vec();
+        count += 1;
+        if count % 50 != 0 {
+            send(&datagram);
+        }
+        if count % 3 == 0 {
+            send(kept.get(count * 7 % kept.len().max(1)).unwrap_or(&datagram));
+        }
+        if count % 4 == 0 {
+            let mut damaged = datagram.clone();
+            damaged[count * 13 % len] ^= 1 << (count % 8);
+            send(&damaged);
+            send(&datagram[..count * 5 % len]);
+        }
+        if kept.len() < 512 {
+            kept.push(datagram);
+        } else {
+            kept[count % 512] = datagram;
+        }
+    }
+}
+
+/// Somebody on the way repeats, damages, cuts and loses: messages are right, and all of it is
+/// counted.
+#[test]
+fn a_meddler_on_the_way_changes_no_message() {
+    let attr = QpAttr { channels: 1, rate: 200_000_000, in_flight_log: 22, messages_log: 4, ..attr() };
+    let ends = [(); 2].map(|()| Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap());
+    let ports = [ends[0].ports()[0], ends[1].ports()[0]];
+    let ways = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let here = "127.0.0.1".parse().unwrap();
+    let by_way_of = |end: &Unconnected, way: &UdpSocket| {
+        end.blob_by_way_of(here, &[way.local_addr().unwrap().port()]).unwrap()
+    };
+    assert!(matches!(ends[0].blob_by_way_of(here, &[]), Err(UdpError::Ports { wanted: 1, given: 0 })));
+    let blobs = [by_way_of(&ends[0], &ways[0]), by_way_of(&ends[1], &ways[1])];
+    let [near, far] = ends;
+    let near = near.connect(&blobs[1], &SECRET).unwrap();
+    let far = far.connect(&blobs[0], &SECRET).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (way, port) in ways.iter().zip(ports) {
+            let stop = &stop;
+            scope.spawn(move || meddle(way, port, stop));
+        }
+        let timing = Timing::new(attr.rtt, attr.rate);
+        let mut sending = Sending::new(near.send.unwrap(), Scheme::SrNack, timing, now()).unwrap();
+        let mut receiving = Receiving::new(far.receive.unwrap(), Scheme::SrNack, timing, now()).unwrap();
+        let message = |number: usize| -> Vec<u8> { (0..50_000).map(|at| (at * 7 + number) as u8).collect() };
+        for number in 0..20 {
+            receiving.expect(50_000).unwrap();
+            sending.send(&Arc::new(Buffer::from(message(number)))).unwrap();
+        }
+        for number in 0..20 {
+            let bytes = until(|| {
+                sending.poll(&near.control, now()).unwrap();
+                receiving.poll(&far.control, now()).unwrap();
+                receiving.take()
+            });
+            assert!(bytes == message(number), "message {number}");
+        }
+        stop.store(true, Relaxed);
+    });
+    let stats = far.link.stats();
+    assert!(stats.unopened.load(Relaxed) > 100, "{stats:?}");
 }
 
 #[test]
