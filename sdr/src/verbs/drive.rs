@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::details::Details;
 use super::device::{Completion, Device, Mr, Pair, Places, Queue, Registrar, WriteRequest};
-use super::keys::{Keys, Means};
+use super::keys::{Keys, MOST_BINDS, Means};
 use super::windows::{Key, Task, Windows};
 use crate::blob::Agreed;
 use crate::engine::Engine;
@@ -35,8 +35,7 @@ pub(super) const BATCH: usize = 32;
 
 /// Receives that have to be missing before a channel is stocked up.
 const RESTOCK: usize = BATCH;
-/// Binds in flight at most. The rest of the control queue pair's room is for sends.
-pub(super) const MOST_BINDS: usize = 64;
+/// The rest of the control queue pair's room is for binds.
 const SEND_PLACES: usize = CONTROL_DEPTH as usize - MOST_BINDS;
 /// Bytes of the largest control datagram.
 const PLACE: usize = CONTROL_HEADER + CONTROL_BYTES;

@@ -9,6 +9,9 @@ use super::indirect::{Indirect, Library};
 use super::windows::Key;
 use crate::blob::{Agreed, BackEnd};
 
+/// Binds in flight at most.
+pub(super) const MOST_BINDS: usize = 64;
+
 /// How buffers are reached, chosen when a device is opened.
 pub(super) enum Means {
     /// Memory windows of type 1: each binding makes another key.
@@ -71,7 +74,7 @@ impl Keys {
             Means::Indirect(library) => {
                 let most = agreed.shape.max_message();
                 let places = (slots, means.sets());
-                let requests = super::drive::MOST_BINDS as u32;
+                let requests = MOST_BINDS as u32;
                 Indirect::new(library, (device, queue), places, most, requests).map(Keys::Indirect)
             }
         }
