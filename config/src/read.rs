@@ -219,10 +219,9 @@ impl<'a, 'i> Section<'a, 'i> {
         example: &str,
         convert: impl Fn(&DeValue<'_>) -> Result<T, Wrong>,
     ) -> Option<Vec<(T, Range<usize>)>> {
-        let value = self.value(key)?;
         if self.is_empty_list(key) {
             let message = format!("`{}` is empty", self.name(key));
-            sink.error(value.span(), message, "no element", Some(format!("write: {example}")));
+            sink.error(self.span_of(key), message, "no element", Some(format!("write: {example}")));
         }
         self.list_or_none(sink, key, example, convert)
     }

@@ -381,10 +381,7 @@ impl<O: Observer> Plane<O> {
                     self.awaited = Some(Awaited { reached: Gateway::has_parted, deadline, reply });
                 }
                 Ok(Order::Stop) | Err(TryRecvError::Disconnected) => {
-                    self.send_lan(now);
-                    // To hosts that were not spoken to lately, too.
-                    self.lan.send_what_waits(LAST_WORDS);
-                    self.observe();
+                    self.say_last_words(now);
                     return false;
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -560,6 +557,13 @@ impl<O: Observer> Plane<O> {
             self.core.set_rate(rate);
         }
         sent
+    }
+
+    /// To hosts that were not spoken to lately, too.
+    fn say_last_words(&mut self, now: Instant) {
+        self.send_lan(now);
+        self.lan.send_what_waits(LAST_WORDS);
+        self.observe();
     }
 
     fn keep_house(&mut self, now: Instant) {

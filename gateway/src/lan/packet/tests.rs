@@ -581,7 +581,8 @@ fn absent_hosts_hold_up_nobody_elses_packets() {
             };
             send(&mut gateway, &absent);
         }
-        if number % 20 == 0 {
+        // As many as wait for an answer, however long that takes.
+        if number % 50 == 0 {
             send(&mut gateway, &datagram(third.into(), Ipv4Addr::new(10, 0, 0, 2).into(), b"third"));
         }
         gateway.flush().unwrap();
@@ -592,7 +593,7 @@ fn absent_hosts_hold_up_nobody_elses_packets() {
     assert!((1..=150).contains(&in_doubt), "{in_doubt}");
     deliver(&mut gateway);
     let deadline = Instant::now() + PATIENCE;
-    while heard.0.len() < ROUNDS as usize || heard.1 < 10 {
+    while heard.0.len() < ROUNDS as usize || heard.1 < 4 {
         assert!(Instant::now() < deadline, "{} {}: {:?}", heard.0.len(), heard.1, gateway.transmit_stats());
         listen(&mut heard, &mut host);
     }
