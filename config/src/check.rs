@@ -88,8 +88,19 @@ enum Kind {
     Policy,
 }
 
-const SECTIONS: [&str; 10] =
-    ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "plane", "security"];
+const SECTIONS: [&str; 11] = [
+    "plane",
+    "site",
+    "lan",
+    "wan",
+    "peer",
+    "identity",
+    "admin",
+    "policy",
+    "limits",
+    "data_plane",
+    "security",
+];
 
 /// By the names at the top of the file, allowing for misspelt ones.
 fn kind(document: &DeTable<'_>) -> Option<Kind> {

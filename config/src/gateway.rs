@@ -40,8 +40,8 @@ pub struct Gateway {
     pub policy: PolicyFile,
     /// `[limits]`
     pub limits: Limits,
-    /// `[plane]`
-    pub plane: Plane,
+    /// `[data_plane]`
+    pub data_plane: DataPlane,
     /// `[security]`
     pub security: Security,
 }
@@ -312,9 +312,9 @@ impl Default for Limits {
     }
 }
 
-/// `[plane]`: the data-plane threads.
+/// `[data_plane]`: the data-plane threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plane {
+pub struct DataPlane {
     /// How many there are, 1 to [`Wan::MOST_THREADS`]; the peer has as many. All queue pairs of two
     /// hosts share one.
     pub threads: u8,
@@ -322,7 +322,7 @@ pub struct Plane {
     pub busy_poll: Duration,
 }
 
-impl Default for Plane {
+impl Default for DataPlane {
     fn default() -> Self {
         Self { threads: 1, busy_poll: Duration::secs(0) }
     }

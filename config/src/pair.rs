@@ -135,10 +135,10 @@ fn rates(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
 }
 
 fn agreements(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
-    if file.plane.threads != other.plane.threads {
-        let label = format!("{} here, {} there", file.plane.threads, other.plane.threads);
+    if file.data_plane.threads != other.data_plane.threads {
+        let label = format!("{} here, {} there", file.data_plane.threads, other.data_plane.threads);
         let help = "both gateways need as many threads; otherwise there is no session";
-        add(true, "plane.threads", "`plane.threads` differs from that", label, help);
+        add(true, "data_plane.threads", "`data_plane.threads` differs from that", label, help);
     }
     if !file.wan.ciphers.iter().any(|cipher| other.wan.ciphers.contains(cipher)) {
         let help = "one cipher at least has to be in both; otherwise there is no session";

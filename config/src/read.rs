@@ -284,6 +284,12 @@ impl<'a, 'i> Section<'a, 'i> {
         }
     }
 
+    /// A table by the name that it had before. Nobody is told that it is known here.
+    pub(crate) fn former_section(&mut self, sink: &mut Sink, key: &'static str) -> Option<Section<'a, 'i>> {
+        self.find(key)?;
+        self.section(sink, key)
+    }
+
     /// A table that must be there; `example` is what to add.
     pub(crate) fn required_section(
         &mut self,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::{Script, epoch, within};
 use roce::cm::Mad;
-use roce::pairing::{Claim, Config, FlowKey, Flows, Hosts, Match, Pairings, Response, Span, Word};
+use roce::pairing::{Candidacy, Config, FlowKey, Flows, Hosts, Match, Pairings, Response, Span, Word};
 use roce::wire::{Bth, Deth, Ext, Kind, Opcode, Packet, Psn, Qpn, Repr};
 
 const CAPACITY: usize = 16;
@@ -69,7 +69,7 @@ fn respond(pairings: &mut Pairings, script: &mut Script<'_>, flow: FlowKey, now:
     if let Match::Known(found) | Match::Paired(found) = pairings.handle_response(&response, &mut flows, now) {
         assert_eq!((found.requester, found.target), (hosts.requester, hosts.target));
         assert_eq!(pairings.partner(&found), Some(response.requester_qpn));
-        let mut flows = Others { claim: Claim::Good, await_it: false };
+        let mut flows = Others { claim: Candidacy::Good, await_it: false };
         let again = pairings.handle_response(&response, &mut flows, now);
         assert_eq!(again, Match::Known(found), "and then another");
     }
@@ -77,12 +77,12 @@ fn respond(pairings: &mut Pairings, script: &mut Script<'_>, flow: FlowKey, now:
 
 /// The other flows that are paired, all alike.
 struct Others {
-    claim: Claim,
+    claim: Candidacy,
     await_it: bool,
 }
 
 impl Flows for Others {
-    fn claim(&self, _: &FlowKey, _: Duration) -> Claim {
+    fn claim(&self, _: &FlowKey, _: Duration) -> Candidacy {
         self.claim
     }
 
@@ -91,11 +91,11 @@ impl Flows for Others {
     }
 }
 
-fn claim(script: &mut Script<'_>) -> Claim {
+fn claim(script: &mut Script<'_>) -> Candidacy {
     match script.u8() % 3 {
-        0 => Claim::Good,
-        1 => Claim::Doubtful,
-        _ => Claim::None,
+        0 => Candidacy::Good,
+        1 => Candidacy::Doubtful,
+        _ => Candidacy::None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Chooses the schemes of the classes whose policy says `auto`, beside the data plane: an
 //! evaluation takes milliseconds.
 //!
-//! The data plane shows about ten times a second what it knows ([`Sighting`]); twice a second a
+//! The data plane shows about ten times a second what it knows ([`PathSnapshot`]); twice a second a
 //! [`Chooser`] weighs it, and what it chooses goes back as an order. [`thread`] drives it with real
 //! clocks and channels; the logic itself has neither.
 
@@ -32,7 +32,7 @@ use spread::Spread;
 
 /// The data plane's knowledge at one time.
 #[derive(Clone, Debug)]
-pub struct Sighting {
+pub struct PathSnapshot {
     /// The session's number; `None` while there is none.
     pub session: Option<u64>,
     /// The way to the peer as assumed, without losses.
@@ -60,7 +60,7 @@ pub struct ClassSighting {
     pub reorder_time: Duration,
 }
 
-impl Sighting {
+impl PathSnapshot {
     /// Before anything was seen, under a policy.
     pub fn nothing(policy: Arc<Policy>, cells: Arc<Cells>) -> Self {
         let link = Link::new(0, Duration::ZERO, 0.0, 1);
@@ -199,7 +199,7 @@ impl Chooser {
 
     /// Weighs what is known: each class's index and what to set on its streams, where that is not
     /// so already.
-    pub fn step(&mut self, sighting: &Sighting, now: Instant) -> Vec<(usize, Tuning)> {
+    pub fn step(&mut self, sighting: &PathSnapshot, now: Instant) -> Vec<(usize, Tuning)> {
         if sighting.session != self.session {
             self.session = sighting.session;
             self.config.timers.flush = auto_flush(&sighting.link);

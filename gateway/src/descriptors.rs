@@ -55,7 +55,7 @@ fn needed(gateway: &Gateway) -> u64 {
         LanMode::Packet { .. } => gateway.lan.multicast.len() as u64,
         LanMode::Socket { .. } => 0,
     };
-    let threads = u64::from(gateway.plane.threads);
+    let threads = u64::from(gateway.data_plane.threads);
     // All lanes of all threads: each is a socket, and one more receives.
     let sockets = threads * (THREAD + u64::from(gateway.wan.lanes) + 1);
     BASE + FILES + admin + groups + sockets

@@ -1,7 +1,7 @@
 //! The data plane: threads that own their sockets, their keys and their flows each, and take no
 //! lock. What one of them does is here; which packets are whose, in [`steering`](crate::steering).
 
-mod rest;
+mod moderation;
 mod share;
 
 use std::io;
@@ -15,14 +15,14 @@ use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
-use splice::{Arrival, Ecn, Gateway, LaneId, Remembered, SessionEnd, Tuning, Undrained};
+use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow, Tuning, Undrained};
 
 use crate::cells::Cells;
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
 use crate::wan::Bulk;
 
-use rest::Rest;
+use moderation::InterruptModeration;
 pub use share::Share;
 
 /// An order from the control side to the data plane.
@@ -42,16 +42,16 @@ pub enum Order {
         /// Prefixes that the peer takes for this site's; none if it does not say.
         takes: Arc<[IpNet]>,
         /// Flows of the session before that are this thread's, as the peer knows them.
-        remembered: Vec<Remembered>,
+        remembered: Vec<StaleFlow>,
         /// The flows and streams of the session before go on. How many flows waited is sent back.
         resumes: Option<tokio::sync::oneshot::Sender<usize>>,
     },
     /// The control connection is lost, and the flows wait for the next session. Bulk data go on
     /// under the keys that there are, until nothing came for so long. `None`: the keys serve no
     /// more. The flows to tell the peer of, and how many wait, are sent back.
-    Lost(Option<Duration>, tokio::sync::oneshot::Sender<(Vec<Remembered>, usize)>),
+    Lost(Option<Duration>, tokio::sync::oneshot::Sender<(Vec<StaleFlow>, usize)>),
     /// The session is over. What the peer should be told of its flows is sent back.
-    Down(SessionEnd, tokio::sync::oneshot::Sender<Vec<Remembered>>),
+    Down(SessionEnd, tokio::sync::oneshot::Sender<Vec<StaleFlow>>),
     /// A class's streams change their schemes, if the policy is still in force. Should the session
     /// have ended since, the next one begins with this.
     Scheme {
@@ -111,9 +111,9 @@ pub trait Observer: Send {
     fn reclassify(&mut self, cells: Arc<Cells>);
 }
 
-/// Everything the thread owns. Made in it ([`Plane::run`] never returns until told to), since the
+/// Everything the thread owns. Made in it ([`Worker::run`] never returns until told to), since the
 /// core's buffers do not change threads.
-pub struct Plane<O> {
+pub struct Worker<O> {
     core: Gateway,
     lan: Lan,
     bulk: Bulk,
@@ -136,7 +136,7 @@ pub struct Plane<O> {
     /// Longest packet to the peer, as it was last told.
     wan_packet: usize,
     vigil: Vigil,
-    rest: Rest,
+    rest: InterruptModeration,
     share: Share,
 }
 
@@ -226,7 +226,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A thread that stops waits no longer for ways to hosts.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
-impl<O: Observer> Plane<O> {
+impl<O: Observer> Worker<O> {
     /// A data plane for `core`, whose WAN packets are at most `max_packet` bytes of plaintext and
     /// go to `peer`.
     #[expect(clippy::too_many_arguments, reason = "it is given everything it will own")]
@@ -264,7 +264,7 @@ impl<O: Observer> Plane<O> {
             lan_mtu,
             wan_packet: 0,
             vigil: Vigil { busy_poll: Duration::ZERO, until: now },
-            rest: Rest::new(now),
+            rest: InterruptModeration::new(now),
             share,
         }
     }
@@ -284,7 +284,7 @@ impl<O: Observer> Plane<O> {
         precise_timers()?;
         let mut ready = Ready::ALL;
         loop {
-            if ready.orders && self.wakeup.clear() && !self.obey() {
+            if ready.orders && self.wakeup.clear() && !self.handle_commands() {
                 return Ok(());
             }
             let now = Instant::now();
@@ -293,7 +293,7 @@ impl<O: Observer> Plane<O> {
                 self.core.handle_timeout(now);
             }
             let sent = self.send(now);
-            self.keep_house(now);
+            self.run_periodic(now);
             if from_lan + from_wan + sent > 0 {
                 self.vigil.until = now + self.vigil.busy_poll;
             }
@@ -329,7 +329,7 @@ impl<O: Observer> Plane<O> {
     }
 
     /// Carries out the orders that have come, and returns true to go on.
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
@@ -374,7 +374,7 @@ impl<O: Observer> Plane<O> {
                     let _ = reply.send(adopted);
                 }
                 Ok(Order::Drain(deadline, reply)) => {
-                    self.core.close_door();
+                    self.core.stop_accepting();
                     self.awaited = Some(Awaited { reached: Gateway::is_quiet, deadline, reply });
                 }
                 Ok(Order::Part(deadline, reply)) => {
@@ -566,7 +566,7 @@ impl<O: Observer> Plane<O> {
         self.observe();
     }
 
-    fn keep_house(&mut self, now: Instant) {
+    fn run_periodic(&mut self, now: Instant) {
         self.tell_wan_mtu(now);
         if now >= self.next_observation {
             self.next_observation = now + OBSERVE_EVERY;

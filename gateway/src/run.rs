@@ -3,9 +3,9 @@
 mod chooser;
 mod guarding;
 mod patience;
-mod planes;
 mod publisher;
 mod telling;
+mod workers;
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -19,7 +19,6 @@ use config::{Congestion, LanMode, Policy};
 use guarding::Guarding;
 use patience::Teller;
 pub use patience::remedy;
-use planes::{Belongings, Planes};
 use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
@@ -36,10 +35,11 @@ use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
+use workers::{WorkerResources, Workers};
 
 use crate::admin::{Admin, Doors, Serving};
 use crate::cells::Cells;
-use crate::choose::Sighting;
+use crate::choose::PathSnapshot;
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
@@ -146,7 +146,7 @@ pub async fn run(
     let patience = gateway.peer.dead_after.get();
     let telemetry = Telemetry::new(Instant::now()).with_limits(limits(&gateway), patience);
     let telemetry = Arc::new(telemetry);
-    let threads = gateway.plane.threads;
+    let threads = gateway.data_plane.threads;
     let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
     let teller = Teller { notifier, telemetry: &telemetry };
     let bind = || Ok(Control::bind(control_config(&gateway, (&identity, &key_log), &flows, &telemetry))?);
@@ -159,7 +159,7 @@ pub async fn run(
     let settings = settings(&gateway, &shared, lan_mtu);
     let recorder = Arc::new(Recorder::default());
     let cells = Arc::new(Cells::new(&policy));
-    let nothing = Sighting::nothing(Arc::clone(&shared), cells);
+    let nothing = PathSnapshot::nothing(Arc::clone(&shared), cells);
     let bulks = open_bulk(&gateway)?;
     let shares = Share::all(settings.rate, threads, Instant::now());
     let mut belongings = Vec::new();
@@ -168,11 +168,11 @@ pub async fn run(
         let first_lane = usize::from(part.thread) * usize::from(gateway.wan.lanes);
         let publisher =
             Publisher::new(part, first_lane, &telemetry, &recorder, flows.clone(), nothing.clone());
-        belongings.push(Belongings { part, lan, bulk, share, publisher });
+        belongings.push(WorkerResources { part, lan, bulk, share, publisher });
     }
     let sighted = belongings.iter().map(|belongings| belongings.publisher.sightings()).collect();
-    let busy_poll = gateway.plane.busy_poll.get();
-    let planes = Planes::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
+    let busy_poll = gateway.data_plane.busy_poll.get();
+    let planes = Workers::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
     let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
     let (admin, listener) =
         listen(&gateway, doors, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
@@ -193,7 +193,7 @@ pub async fn run(
 }
 
 /// Ends the threads, and puts back what was changed on this machine.
-async fn close(planes: Planes, guard: Guarding, listener: Serving) -> Result<(), RunError> {
+async fn close(planes: Workers, guard: Guarding, listener: Serving) -> Result<(), RunError> {
     planes.stop().await?;
     if let Some(guard) = guard.end().await {
         remove(guard).await?;
@@ -236,7 +236,7 @@ async fn local_side(
         LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
         LanMode::Socket { .. } => None,
     };
-    let open = || open_lan(&gateway.lan, gateway.plane.threads);
+    let open = || open_lan(&gateway.lan, gateway.data_plane.threads);
     let lans = patience::until_there(stop, teller, open).await?;
     Ok(lans.map(|lans| (Guarding::new(guard), lans)))
 }
@@ -267,7 +267,7 @@ fn control_config(
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
         lanes: gateway.wan.lanes,
-        threads: gateway.plane.threads,
+        threads: gateway.data_plane.threads,
         ciphers: ciphers(&gateway.wan.ciphers),
         remote: gateway.lan.remote.clone(),
         pairings: flows.iter().map(watch::Sender::subscribe).collect(),
@@ -304,7 +304,7 @@ struct Times {
 #[expect(clippy::too_many_arguments, reason = "each is another part of the one gateway")]
 async fn supervise(
     control: Control,
-    planes: &Planes,
+    planes: &Workers,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     (mut reloader, mut renewal, mut reloads): (Reloader, Renewal, Reloads),
@@ -347,7 +347,7 @@ async fn supervise(
         info!(within = ?drain, "stopping: no new flows, those there may finish");
         pulsing(telemetry, wind_up(planes, drain)).await;
     }
-    let parted = planes.see_off(Instant::now() + PART);
+    let parted = planes.await_shutdown(Instant::now() + PART);
     // If control is gone, so is whoever would hear it.
     let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
     events.close();
@@ -362,7 +362,7 @@ async fn supervise(
 }
 
 /// Lets flows finish, and ends those that are left.
-async fn wind_up(planes: &Planes, drain: Duration) {
+async fn wind_up(planes: &Workers, drain: Duration) {
     if !planes.drain(Instant::now() + drain).await {
         warn!("flows were still busy at the end of the drain time; they end in errors");
     }
@@ -388,7 +388,7 @@ const PART: Duration = Duration::from_secs(3);
 
 async fn handle_event(
     event: Event,
-    planes: &Planes,
+    planes: &Workers,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     dead_after: Duration,
@@ -548,7 +548,7 @@ fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError> {
 
 /// For each data-plane thread.
 fn open_bulk(gateway: &config::Gateway) -> Result<Vec<Bulk>, RunError> {
-    let (wan, threads) = (&gateway.wan, gateway.plane.threads);
+    let (wan, threads) = (&gateway.wan, gateway.data_plane.threads);
     let address = wan.bulk_listen();
     // Marks tell of congestion where somebody answers to them.
     let adaptive = gateway.peer.congestion == Congestion::Adaptive;

@@ -142,7 +142,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::telemetry::{Plane, Snapshot};
+    use crate::telemetry::{Snapshot, WorkerCounters};
 
     /// A service manager's end of it.
     fn manager(name: &str) -> (UnixDatagram, Notifier) {
@@ -160,7 +160,7 @@ mod tests {
         std::iter::from_fn(next).collect()
     }
 
-    fn step(telemetry: &Telemetry, planes: &[&Plane], [supervisor, control]: [bool; 2]) {
+    fn step(telemetry: &Telemetry, planes: &[&WorkerCounters], [supervisor, control]: [bool; 2]) {
         planes.iter().for_each(|plane| plane.store(&Snapshot::default()));
         if supervisor {
             telemetry.pulse();

@@ -113,7 +113,11 @@ impl Family {
 }
 
 /// Leaves in the accumulator what [`thread_of`] says of a packet that begins with its IP header.
-pub(crate) fn reckon<T: Copy + PartialEq>(program: &mut Assembler<T>, family: Family, threads: u8) {
+pub(crate) fn append_thread_hash<T: Copy + PartialEq>(
+    program: &mut Assembler<T>,
+    family: Family,
+    threads: u8,
+) {
     const SOURCE: u32 = 0;
     let (source, words) = family.addresses();
     reckon_one(program, source, words);
@@ -153,11 +157,11 @@ fn by_packet(threads: u8) -> Vec<SockFilter> {
     program.load_byte(0);
     program.shift_right(4);
     program.unless_equal(4, Target::Ipv6);
-    reckon(&mut program, Family::V4, threads);
+    append_thread_hash(&mut program, Family::V4, threads);
     program.accept_kept();
     program.label(Target::Ipv6);
     program.unless_equal(6, Target::Other);
-    reckon(&mut program, Family::V6, threads);
+    append_thread_hash(&mut program, Family::V6, threads);
     program.accept_kept();
     program.label(Target::Other);
     program.accept(0);

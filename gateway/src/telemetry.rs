@@ -5,9 +5,9 @@
 //! `docs/reference.md`.
 //!
 //! A data-plane thread counts in plain integers of its own and now and then stores them all into
-//! its [`Plane`], by relaxed stores: no lock and no shared cache line on the packet path. A scrape
-//! loads and sums them; since nothing orders one number against another, two of them may be a loop
-//! iteration apart.
+//! its [`WorkerCounters`], by relaxed stores: no lock and no shared cache line on the packet path.
+//! A scrape loads and sums them; since nothing orders one number against another, two of them may
+//! be a loop iteration apart.
 
 mod collect;
 #[cfg(test)]
@@ -32,7 +32,7 @@ use crate::liveness::{DataPath, Facts, Liveness, Way};
 use crate::logs::{self, printable};
 
 pub use export::Exporter;
-pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Plane, Snapshot, Unit};
+pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Snapshot, Unit, WorkerCounters};
 
 /// The default of `peer.dead_after`.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -43,13 +43,13 @@ pub const MAX_CLASSES: usize = config::MAX_CLASSES;
 /// Everything the gateway knows of itself, shared by data plane, control and admin.
 ///
 /// Data plane: [`Telemetry::plane`] once per thread, then now and then fill a [`Snapshot`] and
-/// [`Plane::store`] it. Control: [`Telemetry::session`], [`Telemetry::refusals`],
+/// [`WorkerCounters::store`] it. Control: [`Telemetry::session`], [`Telemetry::refusals`],
 /// [`Telemetry::policy_adopted`]. Admin: [`Telemetry::snapshot`], [`Telemetry::session_info`],
 /// [`Telemetry::policy_info`].
 #[derive(Debug)]
 pub struct Telemetry {
     started: Instant,
-    planes: Mutex<Vec<Arc<Plane>>>,
+    planes: Mutex<Vec<Arc<WorkerCounters>>>,
     /// By thread, as it shows them.
     patience: Mutex<Vec<watch::Receiver<Arc<[Patience]>>>>,
     established: AtomicU64,
@@ -296,8 +296,8 @@ impl Telemetry {
     }
 
     /// The numbers of one more data-plane thread. What it stored stays counted when it has ended.
-    pub fn plane(&self) -> Arc<Plane> {
-        let plane = Arc::<Plane>::default();
+    pub fn plane(&self) -> Arc<WorkerCounters> {
+        let plane = Arc::<WorkerCounters>::default();
         lock(&self.planes).push(Arc::clone(&plane));
         plane
     }

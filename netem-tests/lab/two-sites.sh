@@ -142,7 +142,7 @@ authority = "ca.crt"
 listen = "127.0.0.1:9464"
 [limits]
 idle_flow = "2 s"
-[plane]
+[data_plane]
 threads = ${LAB_THREADS:-1}
 [policy]
 file = "policy.toml"

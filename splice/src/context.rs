@@ -7,14 +7,14 @@ use roce::pairing::Pairings;
 use transport::{Senders, Urgency};
 
 use crate::Settings;
-use crate::answers::Answers;
 use crate::carriage::{Came, Carriage};
 use crate::classes::Classes;
 use crate::lan_queue::LanQueue;
-use crate::memory::Memory;
 use crate::outgoing;
+use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
 use crate::record::Head;
+use crate::stale_flows::StaleFlows;
 use crate::stats::Stats;
 
 /// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its
@@ -29,8 +29,8 @@ pub(crate) struct Common {
     pub(crate) lan: LanQueue,
     pub(crate) pool: Pool,
     pub(crate) pairings: Pairings,
-    pub(crate) memory: Memory,
-    pub(crate) answers: Answers,
+    pub(crate) stale_flows: StaleFlows,
+    pub(crate) answers: PiggybackedAcks,
     pub(crate) carriage: Carriage,
     pub(crate) stats: Stats,
 }
@@ -45,7 +45,7 @@ impl Common {
             lan: &mut self.lan,
             pool: &self.pool,
             pairings: &mut self.pairings,
-            memory: &mut self.memory,
+            stale_flows: &mut self.stale_flows,
             answers: &mut self.answers,
             came: &mut self.carriage.came,
             stats: &mut self.stats,
@@ -62,8 +62,8 @@ pub(crate) struct Context<'a> {
     pub(crate) lan: &'a mut LanQueue,
     pub(crate) pool: &'a Pool,
     pub(crate) pairings: &'a mut Pairings,
-    pub(crate) memory: &'a mut Memory,
-    pub(crate) answers: &'a mut Answers,
+    pub(crate) stale_flows: &'a mut StaleFlows,
+    pub(crate) answers: &'a mut PiggybackedAcks,
     pub(crate) came: &'a mut Came,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,

@@ -17,23 +17,23 @@ use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Psn, Qpn};
 use slotmap::SlotMap;
-use transport::{Claim, Urgency};
+use transport::{Reservation, Urgency};
 
 use crate::Settings;
+use crate::back_pressure::{BackPressureQueue, Lists};
 use crate::classes::Choice;
 use crate::congestion::Notified;
 use crate::context::Context;
 use crate::hosts::Hosts;
 use crate::lookup::Lookup;
-use crate::memory::Remembered;
 use crate::pool::Buf;
+use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
-use crate::relief::Load;
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
 use crate::short::Known;
+use crate::stale_flows::StaleFlow;
 use crate::timers::Timers;
-use crate::withheld::{Lists, Withheld};
 
 slotmap::new_key_type! {
     pub(crate) struct FarKey;
@@ -62,7 +62,7 @@ enum Turn {
     Own,
     Others,
     /// The flow has nothing to ask.
-    Passed,
+    RewrittenPacket,
 }
 
 /// The last request that came.
@@ -100,7 +100,7 @@ struct FarFlow {
     withheld: Lists,
     asking: Asking,
     /// Room kept in a class's stream for what the target was asked for.
-    kept: Claim,
+    kept: Reservation,
     notified: Notified,
     /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or
     /// idle.
@@ -147,7 +147,7 @@ pub(crate) struct FarSide {
     ready: VecDeque<FarKey>,
     /// Flows that wait for room in their class's stream to send a READ. Each in its turn gets on by
     /// one.
-    withheld: Withheld<FarKey>,
+    withheld: BackPressureQueue<FarKey>,
     /// Those that have sent something and may have no answer yet.
     flying: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
@@ -171,7 +171,7 @@ impl FarSide {
             by_key: Lookup::new(),
             timers: Timers::new(),
             ready: VecDeque::new(),
-            withheld: Withheld::new(),
+            withheld: BackPressureQueue::new(),
             flying: Vec::new(),
             closed: VecDeque::new(),
             hosts: Hosts::default(),
@@ -377,7 +377,7 @@ impl FarSide {
             }
             self.touch(slot, ctx);
             if let Some(failure) = self.flows.get(slot).and_then(|flow| flow.far.failure()) {
-                self.bury(slot, failure, ctx);
+                self.remove_failed(slot, failure, ctx);
             }
         }
         let flows = &self.flows;
@@ -386,12 +386,12 @@ impl FarSide {
 
     /// The paired flows, for the peer to remember: those that failed, too, since the peer may end
     /// before it hears of it.
-    pub(crate) fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = StaleFlow> + '_ {
         self.flows.values().filter_map(|flow| flow.remembered())
     }
 
     /// Returns true if this is one of them.
-    pub(crate) fn remembers(&self, flow: &Remembered) -> bool {
+    pub(crate) fn remembers(&self, flow: &StaleFlow) -> bool {
         let known = self.by_key.get(&flow.key()).and_then(|slot| self.flows.get(slot));
         known.is_some_and(|known| known.requester_qpn == Some(flow.requester_qpn))
     }
@@ -406,7 +406,7 @@ impl FarSide {
     }
 
     /// Take no new flow from now on.
-    pub(crate) fn close_door(&mut self) {
+    pub(crate) fn stop_accepting(&mut self) {
         self.stopping = true;
     }
 

@@ -14,7 +14,6 @@ use roce::wire::{self, Packet, Transport};
 use transport::{Connection, LanePacket, Session, Tuning, Undrained};
 
 use crate::Settings;
-use crate::answers::Answers;
 use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Common;
@@ -22,13 +21,14 @@ use crate::far_side::FarSide;
 use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::{LanQueue, Waiting};
-use crate::memory::{Doomed, Memory, Remembered, Stood};
 use crate::near_side::{NearSide, SILENCE};
 use crate::ordered::{Numbering, Ordering};
+use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
-use crate::relief::{Holder, Relief};
+use crate::reclaimer::{Holder, Reclaimer};
 use crate::session_end::SessionEnd;
 use crate::settings::{classes, is_in};
+use crate::stale_flows::{FlowSide, ResetMark, StaleFlow, StaleFlows};
 use crate::stats::{LanDrop, Stats};
 
 /// One gateway of a pair.
@@ -62,7 +62,7 @@ pub struct Gateway {
     peer_takes: Arc<[IpNet]>,
     /// The session before.
     ended: SessionEnd,
-    relief: Relief,
+    relief: Reclaimer,
     /// IPv4 identification of the next packet for the LAN.
     ident: u16,
 }
@@ -86,15 +86,15 @@ impl Gateway {
             peer_takes: Arc::default(),
             // A process without a past may have had one that ended in any way.
             ended: SessionEnd::Lost,
-            relief: Relief::new(settings.total_buffer),
+            relief: Reclaimer::new(settings.total_buffer),
             ident: 1,
             common: Common {
                 classes: Classes::new(Arc::clone(&settings.policy)),
                 lan: LanQueue::new(settings.total_buffer / 4),
                 pool: Pool::new(settings.total_buffer),
                 pairings: Pairings::new(pairing, now),
-                memory: Memory::new(settings.flows),
-                answers: Answers::new(),
+                stale_flows: StaleFlows::new(settings.flows),
+                answers: PiggybackedAcks::new(),
                 carriage: Carriage::new(),
                 stats: Stats::default(),
                 settings,
@@ -197,8 +197,8 @@ impl Gateway {
         for holder in self.relief.choose(used, self.far.loads(), self.near.loads()) {
             let mut ctx = self.common.context(self.wan.senders(), now);
             match holder {
-                Holder::Far(slot) => self.far.shed(slot, &mut ctx),
-                Holder::Near(slot) => self.near.shed(slot, &mut ctx),
+                Holder::Far(slot) => self.far.evict(slot, &mut ctx),
+                Holder::Near(slot) => self.near.evict(slot, &mut ctx),
             }
         }
     }
@@ -363,7 +363,7 @@ impl Gateway {
             self.ordering.next_timeout(),
             self.wan.next_timeout(now),
             self.common.pairings.next_timeout(),
-            self.common.memory.next_timeout(),
+            self.common.stale_flows.next_timeout(),
         ]
         .into_iter()
         .flatten()
@@ -378,7 +378,7 @@ impl Gateway {
         self.ordering.handle_timeout(&mut ctx);
         self.numbering.handle_timeout(&self.common.settings, self.wan.senders(), now);
         self.wan.handle_timeout(now);
-        self.common.memory.handle_timeout(now);
+        self.common.stale_flows.handle_timeout(now);
         if self.common.pairings.next_timeout().is_some_and(|at| at <= now) {
             self.common.pairings.handle_timeout(now);
         }
@@ -393,7 +393,7 @@ impl Gateway {
         rtt: Duration,
         max_packet: usize,
         lanes: u8,
-        remembered: &[Remembered],
+        remembered: &[StaleFlow],
         now: Instant,
     ) {
         if self.wan.is_up() || self.wan.is_parked() {
@@ -402,24 +402,24 @@ impl Gateway {
         self.sessions += 1;
         self.common.settings.rtt = rtt;
         self.wan.begin(&Session { rtt, max_packet, lanes }, now);
-        self.common.memory.clear_own();
+        self.common.stale_flows.clear_own();
         let mut ctx = self.common.context(self.wan.senders(), now);
         for flow in remembered {
             if !ctx.settings.may_remember(flow) {
                 ctx.stats.bad_records += 1;
                 continue;
             }
-            match flow.stood {
-                Stood::Near => self.far.poison(flow, &mut ctx),
-                Stood::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),
-                Stood::Far => {
-                    let doomed = Doomed {
+            match flow.side {
+                FlowSide::Near => self.far.force_error(flow, &mut ctx),
+                FlowSide::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),
+                FlowSide::Far => {
+                    let doomed = ResetMark {
                         flow: *flow,
                         ended: self.ended,
                         silent_until: now + SILENCE,
                         until: now + ctx.settings.linger,
                     };
-                    ctx.memory.doom(doomed);
+                    ctx.stale_flows.mark_reset(doomed);
                 }
             }
         }
@@ -480,7 +480,7 @@ impl Gateway {
         self.wan.end(now);
         self.numbering = Numbering::new();
         self.ordering = Ordering::new(&self.common.settings);
-        self.common.answers = Answers::new();
+        self.common.answers = PiggybackedAcks::new();
         let mut ctx = self.common.context(self.wan.senders(), now);
         self.near.fail_all(end, &mut ctx);
         self.far.fail_all(&mut ctx);
@@ -534,18 +534,21 @@ impl Gateway {
 
     /// Returns the flows to tell the peer of when the next session begins: the paired flows there
     /// are, then those of the session before that are gone.
-    pub fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
-        let is_gone = |flow: &Remembered| match flow.stood {
-            Stood::Near => !self.near.remembers(flow),
-            Stood::Far => !self.far.remembers(flow),
+    pub fn remembered(&self) -> impl Iterator<Item = StaleFlow> + '_ {
+        let is_gone = |flow: &StaleFlow| match flow.side {
+            FlowSide::Near => !self.near.remembers(flow),
+            FlowSide::Far => !self.far.remembers(flow),
         };
-        self.near.remembered().chain(self.far.remembered()).chain(self.common.memory.own().filter(is_gone))
+        self.near
+            .remembered()
+            .chain(self.far.remembered())
+            .chain(self.common.stale_flows.own().filter(is_gone))
     }
 
     /// From now on no new flow is taken: the gateway is about to stop.
-    pub fn close_door(&mut self) {
-        self.near.close_door();
-        self.far.close_door();
+    pub fn stop_accepting(&mut self) {
+        self.near.stop_accepting();
+        self.far.stop_accepting();
     }
 
     /// Nothing is on its way: no requester waits, no target is in the midst of a message or owes an

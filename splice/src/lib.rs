@@ -5,7 +5,7 @@
 //! may: I/O, clocks, threads, keys. The gateway program drives it with real sockets, the simulator
 //! with virtual time.
 
-mod answers;
+mod back_pressure;
 mod carriage;
 mod classes;
 mod coming;
@@ -17,29 +17,29 @@ mod hosts;
 mod incoming;
 mod lan_queue;
 mod lookup;
-mod memory;
 mod near_side;
 mod ordered;
 mod outgoing;
+mod piggybacked_acks;
 pub mod pool;
+mod reclaimer;
 pub mod record;
-mod relief;
 mod session_end;
 mod settings;
 mod shared;
 mod short;
+mod stale_flows;
 mod stats;
 mod timers;
-mod whole;
-mod withheld;
+mod uc_admission;
 
 pub use gateway::Gateway;
-pub use memory::{Remembered, Stood};
 pub use near_side::Patience;
 pub use reliability::estimator::{Arrival, Ecn, LaneId};
 pub use reliability::lanes;
 pub use session_end::SessionEnd;
 pub use settings::Settings;
+pub use stale_flows::{FlowSide, StaleFlow};
 pub use stats::{LAN_DROPS, LanDrop, Stats};
 pub use transport::{ClassStats, PathStats, Sent, Sizes, Tuning, Undrained, auto_flush, window};
 

@@ -3,7 +3,7 @@
 mod end;
 mod flow;
 mod held;
-mod kept;
+mod keep_alive;
 mod open;
 mod patience;
 mod resend;
@@ -20,7 +20,7 @@ pub(crate) use self::open::SILENCE;
 use self::patience::Observed;
 pub use self::patience::Patience;
 use self::resend::{Budget, Kept};
-use kept::Words;
+use keep_alive::KeepAliveBudget;
 use reliability::message::{Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
@@ -29,9 +29,10 @@ use roce::wire::{BTH_LEN, Packet, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
 use timing::Timing;
-use transport::{Claim, Urgency};
+use transport::{Reservation, Urgency};
 
 use crate::Settings;
+use crate::back_pressure::{BackPressureQueue, Lists};
 use crate::classes::Choice;
 use crate::coming::Coming;
 use crate::congestion::Notified;
@@ -39,16 +40,15 @@ use crate::context::Context;
 use crate::hosts::Hosts;
 use crate::lan_queue::{Delivered, NearKey, TTL};
 use crate::lookup::Lookup;
-use crate::memory::Remembered;
 use crate::pool::Buf;
+use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
-use crate::relief::Load;
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
 use crate::short::Introduction;
+use crate::stale_flows::StaleFlow;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
-use crate::withheld::{Lists, Withheld};
 
 /// One flow at its requester's side.
 struct NearFlow {
@@ -89,7 +89,7 @@ struct Demand {
     judged: u32,
     coming: Coming,
     /// The bytes that a class's stream was told to expect of this flow.
-    expected: Claim,
+    expected: Reservation,
     timing: Timing,
     observed: Observed,
 }
@@ -131,14 +131,14 @@ pub(crate) struct NearSide {
     next_id: u32,
     timers: Timers<NearKey>,
     /// For keeping requesters waiting.
-    words: Words,
+    words: KeepAliveBudget,
     /// Where responses wait for earlier ones.
     pages: Pages<Buf>,
     /// Flows that may have something to send to their requester.
     ready: VecDeque<NearKey>,
     /// Flows told to withhold mid-message ACKs, to be told otherwise when their class's stream has
     /// drained.
-    withheld: Withheld<NearKey>,
+    withheld: BackPressureQueue<NearKey>,
     targets: Targets,
     /// Flows of each requester.
     hosts: Hosts,
@@ -163,9 +163,9 @@ impl NearSide {
             by_id: Lookup::new(),
             next_id: 0,
             timers: Timers::new(),
-            words: Words::default(),
+            words: KeepAliveBudget::default(),
             ready: VecDeque::new(),
-            withheld: Withheld::new(),
+            withheld: BackPressureQueue::new(),
             targets: Targets::new(),
             hosts: Hosts::default(),
             grants: Grants::default(),
@@ -394,18 +394,18 @@ impl NearSide {
     }
 
     /// Returns true if there is such a flow, so that what the peer remembers of it is no news.
-    pub(crate) fn knows(&self, flow: &Remembered) -> bool {
+    pub(crate) fn knows(&self, flow: &StaleFlow) -> bool {
         let key = flow.key();
         self.by_key.get(&key).is_some()
     }
 
     /// The paired flows, for the peer to remember.
-    pub(crate) fn remembered(&self) -> impl Iterator<Item = Remembered> + '_ {
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = StaleFlow> + '_ {
         self.flows.values().filter_map(|flow| flow.remembered())
     }
 
     /// Returns true if this is one of them.
-    pub(crate) fn remembers(&self, flow: &Remembered) -> bool {
+    pub(crate) fn remembers(&self, flow: &StaleFlow) -> bool {
         let known = self.by_key.get(&flow.key()).and_then(|slot| self.flows.get(slot));
         known.is_some_and(|known| known.requester_qpn == Some(flow.requester_qpn))
     }
@@ -421,7 +421,7 @@ impl NearSide {
     }
 
     /// Take no new flow from now on.
-    pub(crate) fn close_door(&mut self) {
+    pub(crate) fn stop_accepting(&mut self) {
         self.closed = true;
     }
 

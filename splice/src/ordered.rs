@@ -24,7 +24,7 @@ use crate::record::FlowId;
 use crate::settings::reorder_buffer;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
-use crate::whole::Whole;
+use crate::uc_admission::UcAdmission;
 
 slotmap::new_key_type! {
     pub(crate) struct OutKey;
@@ -33,8 +33,8 @@ slotmap::new_key_type! {
 
 /// Numbers what goes to the peer.
 ///
-/// Of UC it takes whole messages ([`Whole`]), and tells those who send what waits for long to slow
-/// down, where connection management has said who they are.
+/// Of UC it takes whole messages ([`UcAdmission`]), and tells those who send what waits for long to
+/// slow down, where connection management has said who they are.
 ///
 /// Bound: `settings.flows` queue pairs, and each sender's share of these ([`Hosts`]); packets for
 /// further ones are not numbered, and taken one by one. One that nothing went to for
@@ -51,7 +51,7 @@ struct Numbered {
     key: FlowKey,
     id: FlowId,
     next: u32,
-    whole: Whole,
+    whole: UcAdmission,
     notified: Notified,
     last: Instant,
     armed: Option<Instant>,
@@ -95,7 +95,7 @@ impl Numbering {
     fn open(&mut self, key: FlowKey, now: Instant) -> OutKey {
         let id = FlowId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        let (whole, notified) = (Whole::default(), Notified::default());
+        let (whole, notified) = (UcAdmission::default(), Notified::default());
         let slot = self.flows.insert(Numbered { key, id, next: 0, whole, notified, last: now, armed: None });
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);

@@ -11,8 +11,8 @@ use reliability::stream::Scheme;
 use roce::ip::{Addressing, buffer_len};
 use transport::{Allowed, BASE_PACKET, Class, Config, MAX_CLASSES, MOST_LANES, Repair};
 
-use crate::memory::{Remembered, Stood};
 use crate::pool::EACH;
+use crate::stale_flows::{FlowSide, StaleFlow};
 
 /// Everything a [`crate::Gateway`] is told at its start.
 #[derive(Clone, Debug)]
@@ -181,10 +181,10 @@ impl Settings {
     }
 
     /// Returns true if a flow that the peer remembers is one between its hosts and ours.
-    pub(crate) fn may_remember(&self, flow: &Remembered) -> bool {
-        let [there, here] = match flow.stood {
-            Stood::Near => [flow.requester, flow.target],
-            Stood::Far => [flow.target, flow.requester],
+    pub(crate) fn may_remember(&self, flow: &StaleFlow) -> bool {
+        let [there, here] = match flow.side {
+            FlowSide::Near => [flow.requester, flow.target],
+            FlowSide::Far => [flow.target, flow.requester],
         };
         self.are_apart(there, here)
     }

@@ -300,7 +300,7 @@ impl Connection {
         }
         self.follow_path();
         if !self.paths.may_send() {
-            self.senders.excuse();
+            self.senders.exclude();
             return None;
         }
         let Some((stream, Transmit { mut len, kind, block })) = self.senders.poll(now, out) else {

@@ -17,7 +17,7 @@ use crate::bounds::{Config, Congestion, MOST_LANES};
 use crate::thinning::Thinning;
 
 /// A lane to the peer.
-struct Outward {
+struct TxLane {
     id: LaneId,
     estimate: PathEstimate,
     prober: Prober,
@@ -37,7 +37,7 @@ struct Outward {
 }
 
 /// A lane from the peer.
-struct Inward {
+struct RxLane {
     observer: PathObserver,
     answerer: Answerer,
     joiner: Joiner,
@@ -108,7 +108,7 @@ pub(crate) fn reports_of(rate: u64) -> u64 {
     (rate / 8 / 8).max(1)
 }
 
-impl Outward {
+impl TxLane {
     fn new(id: LaneId, config: &Config, most: usize, hint: Option<usize>, now: Instant) -> Self {
         let (overhead, rate, rtt) = (config.ip_overhead, config.rate, config.rtt);
         let search = config.find_mtu.then(|| {
@@ -147,9 +147,9 @@ impl Outward {
     fn settle_excuses(&mut self, lanes: &mut Lanes) {
         let Some(search) = &mut self.search else { return };
         let [sent, arrived] = search.take_excused();
-        self.estimate.excuse(sent);
-        self.estimate.readmit(arrived);
-        lanes.excuse(self.id, sent, arrived);
+        self.estimate.exclude(sent);
+        self.estimate.include(arrived);
+        lanes.exclude(self.id, sent, arrived);
     }
 
     /// `often`: reports come more often than the estimate is to be told of.
@@ -183,15 +183,15 @@ impl Outward {
 }
 
 /// Returns true if the lane's controller lets a packet go, if it has one.
-fn may_send(outward: &[Outward], lane: LaneId) -> bool {
+fn may_send(outward: &[TxLane], lane: LaneId) -> bool {
     let control = outward.get(usize::from(lane.0)).and_then(|lane| lane.control.as_ref());
     control.is_none_or(Controller::may_send)
 }
 
 /// All lanes of a session, each direction's; none without a session.
 pub(crate) struct Paths {
-    outward: Vec<Outward>,
-    inward: Vec<Inward>,
+    outward: Vec<TxLane>,
+    inward: Vec<RxLane>,
     lanes: Lanes,
     skew: Skew,
     /// As long as packets may be where nothing is searched.
@@ -240,14 +240,14 @@ impl Paths {
         let (lanes, peer_lanes) = (bounded(config.lanes), bounded(peer_lanes));
         let ids = |lanes: u8| (0..u16::from(lanes)).map(LaneId);
         let observer = |lane| ObserverConfig { lane, ..ObserverConfig::new(config.rtt) };
-        let inward = |lane| Inward {
+        let inward = |lane| RxLane {
             observer: PathObserver::new(observer(lane), now),
             answerer: Answerer::new(lane),
             joiner: Joiner::default(),
         };
         let overhead = config.ip_overhead;
         let mut paths = Self {
-            outward: ids(lanes).map(|lane| Outward::new(lane, config, most, hint, now)).collect(),
+            outward: ids(lanes).map(|lane| TxLane::new(lane, config, most, hint, now)).collect(),
             inward: ids(peer_lanes).map(inward).collect(),
             lanes: Lanes::new(lanes, config.rtt, now),
             skew: Skew::new(peer_lanes, now),
@@ -271,7 +271,7 @@ impl Paths {
         !self.outward.is_empty()
     }
 
-    fn usable(&self) -> impl Iterator<Item = &Outward> {
+    fn usable(&self) -> impl Iterator<Item = &TxLane> {
         self.outward.iter().filter(|lane| self.lanes.is_usable(lane.id))
     }
 
@@ -364,7 +364,7 @@ impl Paths {
         }
         let rtt = self.rtt();
         let apart = self.reports_apart();
-        for Inward { observer, .. } in &mut self.inward {
+        for RxLane { observer, .. } in &mut self.inward {
             observer.set_rtt(rtt);
             observer.set_wanted(report.wanted);
             observer.set_apart(apart);
@@ -390,7 +390,7 @@ impl Paths {
     fn ask(&mut self) {
         let often = self.lanes.are_several();
         let Some(wanted) = self.usable().filter_map(|lane| lane.wanted(often)).min() else { return };
-        for Inward { observer, .. } in &mut self.inward {
+        for RxLane { observer, .. } in &mut self.inward {
             observer.ask(wanted);
         }
     }
@@ -492,16 +492,15 @@ impl Paths {
 
     /// When a report, an answer or a probe is due next.
     fn next_poll(&self) -> Option<Instant> {
-        let outward = |lane: &Outward| {
-            [lane.prober.next_timeout(), lane.search.as_ref().and_then(Search::next_timeout)]
-        };
+        let outward =
+            |lane: &TxLane| [lane.prober.next_timeout(), lane.search.as_ref().and_then(Search::next_timeout)];
         let inward = self.inward.iter().filter_map(|lane| lane.observer.next_timeout());
         self.outward.iter().flat_map(outward).flatten().chain(inward).min()
     }
 
     fn poll_lanes(&mut self, now: Instant, out: &mut [u8]) -> Option<Polled> {
         let told =
-            |lane: &mut Inward| lane.answerer.poll(out).or_else(|| lane.observer.poll_report(now, out));
+            |lane: &mut RxLane| lane.answerer.poll(out).or_else(|| lane.observer.poll_report(now, out));
         if let Some(len) = self.inward.iter_mut().find_map(told) {
             return Some(Polled { lane: self.any_lane(), len, asks: false });
         }
@@ -537,7 +536,7 @@ impl Paths {
         if let Some(controller) = &mut lane.control {
             controller.sent(bytes, traffic, now);
             if probes {
-                controller.excuse();
+                controller.exclude();
             }
         }
         if traffic {
@@ -556,7 +555,7 @@ impl Paths {
             search.unsent(&numbers, too_long);
         }
         lane.settle_excuses(&mut self.lanes);
-        self.lanes.excuse(lane.id, numbers.end.saturating_sub(numbers.start), 0);
+        self.lanes.exclude(lane.id, numbers.end.saturating_sub(numbers.start), 0);
         lane.estimate.unsent(numbers);
         self.settle();
     }
@@ -586,7 +585,7 @@ impl Paths {
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        let silence = |lane: &Outward| lane.control.as_ref().and_then(Controller::next_timeout);
+        let silence = |lane: &TxLane| lane.control.as_ref().and_then(Controller::next_timeout);
         let silences = self.outward.iter().filter_map(silence);
         silences.chain(self.next_poll()).chain(self.lanes.next_timeout()).min()
     }
@@ -606,7 +605,7 @@ impl Paths {
 
     /// The way to the peer, over all lanes in use; `None` without a session.
     pub(crate) fn summary(&self, now: Instant) -> Option<Summary> {
-        let part = |lane: &Outward| (self.lanes.state(lane.id).share, lane.estimate.summary(now));
+        let part = |lane: &TxLane| (self.lanes.state(lane.id).share, lane.estimate.summary(now));
         Summary::together(&self.outward.iter().map(part).collect::<Vec<_>>())
     }
 

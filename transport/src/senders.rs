@@ -2,11 +2,11 @@
 
 mod admission;
 mod claims;
+mod drr;
 mod load;
 mod pacer;
 mod shares;
 mod slot;
-mod turns;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use reliability::link::Link;
 use reliability::pacing::Pacer;
 use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit};
 
+use self::drr::DrrScheduler;
 use self::pacer::link_time;
-use self::shares::{FRAMED, LEAST_PIECE, backlog_of, fitting_piece, kin, shares};
-pub use self::slot::Claim;
+use self::shares::{FRAMED, LEAST_PIECE, backlog_of, fitting_piece, shares, siblings};
+pub use self::slot::Reservation;
 use self::slot::Slot;
-use self::turns::Turns;
 use crate::bounds::{Config, LEAST_PART, LEAST_WINDOW, auto_flush, part_of};
 use crate::class::{Class, Repair, SLOTS, Urgency};
 use crate::group::Group;
@@ -87,7 +87,7 @@ pub struct Senders {
     spare: Vec<usize>,
     /// Spare slots that still hold something, and slots beyond their bounds, when last looked at.
     unsettled: usize,
-    turns: Turns,
+    turns: DrrScheduler,
     /// Whose is what is pushed or asked about now.
     served: Option<Group>,
     pacer: Option<Pacer>,
@@ -98,7 +98,7 @@ pub struct Senders {
     shares: Vec<usize>,
     /// Where the parts stand of the class that each class is a part of: they have one turn, one
     /// share, and one part of the buffers.
-    kin: Vec<Range<usize>>,
+    siblings: Vec<Range<usize>>,
     /// Bytes to ask for at a time, whatever the classes, for as long as the session lasts.
     read_piece: usize,
     link_backlog: usize,
@@ -130,12 +130,12 @@ impl Senders {
             places: Vec::new(),
             spare: Vec::new(),
             unsettled: 0,
-            turns: Turns::new(std::iter::empty(), 0),
+            turns: DrrScheduler::new(std::iter::empty(), 0),
             served: None,
             pacer: None,
             refused: false,
             shares: Vec::new(),
-            kin: Vec::new(),
+            siblings: Vec::new(),
             read_piece: LEAST_PIECE,
             link_backlog: 0,
             total_buffer: 0,
@@ -263,7 +263,7 @@ impl Senders {
 
     /// Gives each class its slot, with the class's scheme, bounds and turn.
     fn settle(&mut self, places: Vec<usize>, classes: &[Class], now: Instant) {
-        (self.shares, self.kin) = (shares(classes), kin(classes));
+        (self.shares, self.siblings) = (shares(classes), siblings(classes));
         for (place, class) in places.iter().zip(classes) {
             let told = Some((class.repair, class.max_overhead));
             let config = |urgency: Urgency| {
@@ -321,7 +321,7 @@ impl Senders {
     fn share_out(&mut self) {
         self.release_spare();
         let total = self.total_buffer.saturating_sub(self.drains().map(|(_, slot)| slot.held()).sum());
-        let classes = self.families().count().max(1);
+        let classes = self.sibling_groups().count().max(1);
         let part = part_of(total, classes);
         let beyond = |slot: &Slot| slot.promised().saturating_sub(part);
         let (count, excess) = (0..self.places.len())
@@ -340,7 +340,7 @@ impl Senders {
             let streams = |half: usize| places.iter().map(|place| 2 * place + half).collect();
             [(streams(0), rank), (streams(1), rank + MOST_URGENT + 1)]
         });
-        self.turns = Turns::new(turns, self.max_packet);
+        self.turns = DrrScheduler::new(turns, self.max_packet);
     }
 
     /// The slots that share a turn, and its priority. What drains or has more than it should goes
@@ -349,8 +349,8 @@ impl Senders {
     fn sharers(&self) -> Vec<(Vec<usize>, u8)> {
         let alone = |(place, _): (usize, &Slot)| (vec![place], MOST_URGENT);
         let mut sharers: Vec<_> = self.drains().map(alone).collect();
-        for kin in self.families() {
-            let slots = kin.clone().filter_map(|class| self.place(class).zip(self.slot(class)));
+        for siblings in self.sibling_groups() {
+            let slots = siblings.clone().filter_map(|class| self.place(class).zip(self.slot(class)));
             let (beyond, within): (Vec<_>, Vec<_>) = slots.partition(|(_, slot)| slot.is_beyond());
             sharers.extend(beyond.into_iter().map(alone));
             if let Some((_, first)) = within.first() {
@@ -361,8 +361,12 @@ impl Senders {
     }
 
     /// The parts of each class that is divided; of any other, itself.
-    fn families(&self) -> impl Iterator<Item = &Range<usize>> {
-        self.kin.iter().enumerate().filter(|(class, kin)| kin.start == *class).map(|(_, kin)| kin)
+    fn sibling_groups(&self) -> impl Iterator<Item = &Range<usize>> {
+        self.siblings
+            .iter()
+            .enumerate()
+            .filter(|(class, siblings)| siblings.start == *class)
+            .map(|(_, siblings)| siblings)
     }
 
     /// The slots without a class that still hold something, with their places.
@@ -437,13 +441,14 @@ impl Senders {
     /// hold: each part may have its share of the class's room, and beyond that what the others
     /// leave.
     fn common_room(&self, class: usize) -> usize {
-        let Some((slot, kin)) = self.slot(class).zip(self.kin.get(class)).filter(|(_, kin)| kin.len() > 1)
+        let Some((slot, siblings)) =
+            self.slot(class).zip(self.siblings.get(class)).filter(|(_, siblings)| siblings.len() > 1)
         else {
             return usize::MAX;
         };
         let room = |most: usize, of: fn(&Slot) -> usize| {
-            let left = most.saturating_sub(self.slots_of(kin).map(of).sum());
-            left.max((most / kin.len()).saturating_sub(of(slot)))
+            let left = most.saturating_sub(self.slots_of(siblings).map(of).sum());
+            left.max((most / siblings.len()).saturating_sub(of(slot)))
         };
         room(slot.max_backlog, Slot::waiting).min(room(slot.max_buffered, Slot::promised))
     }
@@ -460,37 +465,37 @@ impl Senders {
     #[inline]
     #[must_use]
     pub fn has_headroom(&self, class: usize) -> bool {
-        let pressed = self.pressed(class);
-        self.slot(class).is_some_and(|slot| slot.has_headroom(pressed))
+        let effective_backlog = self.effective_backlog(class);
+        self.slot(class).is_some_and(|slot| slot.has_headroom(effective_backlog))
     }
 
     /// Bytes that the class's backlog may grow by before requesters are slowed down.
     #[must_use]
     pub fn headroom(&self, class: usize) -> usize {
-        let pressed = self.pressed(class);
-        self.slot(class).map_or(0, |slot| slot.headroom(pressed))
+        let effective_backlog = self.effective_backlog(class);
+        self.slot(class).map_or(0, |slot| slot.headroom(effective_backlog))
     }
 
     /// Returns the part of the backlog that the class may have which counts as taken: all of it
     /// when nothing more is. A part of a divided class has the room that the others leave, and its
     /// even share in any case; so what all of them have counts, unless it is more than what so many
     /// like this one would have.
-    fn pressed(&self, class: usize) -> usize {
-        let Some((own, kin)) = self.slot(class).zip(self.kin.get(class)) else { return 0 };
-        let all: usize = self.slots_of(kin).map(|slot| slot.bulk.backlog()).sum();
-        all.min(own.bulk.backlog() * kin.len())
+    fn effective_backlog(&self, class: usize) -> usize {
+        let Some((own, siblings)) = self.slot(class).zip(self.siblings.get(class)) else { return 0 };
+        let all: usize = self.slots_of(siblings).map(|slot| slot.bulk.backlog()).sum();
+        all.min(own.bulk.backlog() * siblings.len())
     }
 
     /// Those of a divided class's parts.
-    fn slots_of(&self, kin: &Range<usize>) -> impl Iterator<Item = &Slot> {
-        kin.clone().filter_map(|class| self.slot(class))
+    fn slots_of(&self, siblings: &Range<usize>) -> impl Iterator<Item = &Slot> {
+        siblings.clone().filter_map(|class| self.slot(class))
     }
 
     /// Returns whether so much waits in the class's bulk stream that the sender of a packet that
     /// comes for it now is to be told to slow down.
     pub fn marks(&mut self, class: usize) -> bool {
-        let pressed = self.pressed(class);
-        self.slot_mut(class).is_some_and(|slot| slot.marks(pressed))
+        let effective_backlog = self.effective_backlog(class);
+        self.slot_mut(class).is_some_and(|slot| slot.marks(effective_backlog))
     }
 
     /// Takes a record, the concatenation of `parts`, for the class's stream of this urgency.
@@ -561,7 +566,7 @@ impl Senders {
     }
 
     /// Notes that what waits is not held by the pacer.
-    pub(crate) fn excuse(&mut self) {
+    pub(crate) fn exclude(&mut self) {
         if let Some(pacer) = &mut self.pacer {
             pacer.hold(false);
         }

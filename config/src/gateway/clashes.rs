@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
-use super::{Lan, LanMode, Limits, Peer, Plane, Site, Wan};
+use super::{DataPlane, Lan, LanMode, Limits, Peer, Site, Wan};
 use crate::problem::Sink;
 use crate::units::ByteSize;
 
@@ -35,7 +35,7 @@ pub(super) fn check(
     lan: Option<&PlacedLan>,
     wan: Option<&PlacedWan>,
     peer: Option<&PlacedPeer>,
-    plane: &Placed<Plane>,
+    plane: &Placed<DataPlane>,
 ) {
     if let (Some((site, _)), Some(peer)) = (site, peer)
         && site.name == peer.value.name
@@ -48,7 +48,7 @@ pub(super) fn check(
             Some(help),
         );
     }
-    let (Plane { threads, .. }, _) = plane;
+    let (DataPlane { threads, .. }, _) = plane;
     if let Some(wan) = wan {
         lanes(sink, wan, plane);
     }
@@ -118,7 +118,7 @@ fn roce_port(sink: &mut Sink, key: &str, span: &Range<usize>, ports: &[u16]) {
 }
 
 /// Each data-plane thread has so many lanes, and each of these a port.
-fn lanes(sink: &mut Sink, wan: &PlacedWan, (Plane { threads, .. }, span): &Placed<Plane>) {
+fn lanes(sink: &mut Sink, wan: &PlacedWan, (DataPlane { threads, .. }, span): &Placed<DataPlane>) {
     let Wan { lanes, listen, .. } = wan.value;
     let most = Wan::MOST_LANES;
     let all = u16::from(lanes) * u16::from(*threads);
@@ -126,7 +126,7 @@ fn lanes(sink: &mut Sink, wan: &PlacedWan, (Plane { threads, .. }, span): &Place
         let label = format!("found {threads}; with wan.lanes = {lanes} for each that makes {all}");
         let help =
             format!("all threads together have at most {most} lanes; write fewer threads, or fewer lanes");
-        sink.error(span.clone(), "`plane.threads` have too many lanes", label, Some(help));
+        sink.error(span.clone(), "`data_plane.threads` have too many lanes", label, Some(help));
     } else if listen.port().checked_add(all).is_none() {
         let label = match threads {
             1 => format!("found {lanes}, listening on {listen}"),
@@ -139,11 +139,15 @@ fn lanes(sink: &mut Sink, wan: &PlacedWan, (Plane { threads, .. }, span): &Place
 }
 
 /// Threads share the buffers evenly.
-pub(super) fn buffers(sink: &mut Sink, limits: &Limits, (Plane { threads, .. }, span): &Placed<Plane>) {
+pub(super) fn buffers(
+    sink: &mut Sink,
+    limits: &Limits,
+    (DataPlane { threads, .. }, span): &Placed<DataPlane>,
+) {
     if limits.total_buffer < ByteSize::mib(u64::from(*threads)) {
         let label = format!("found {threads}, of {} for all", limits.total_buffer);
         let help = "each thread needs 1 MiB at least; write fewer threads, or raise total_buffer".to_owned();
-        let message = "`plane.threads` leave each too little of `limits.total_buffer`";
+        let message = "`data_plane.threads` leave each too little of `limits.total_buffer`";
         sink.error(span.clone(), message, label, Some(help));
     }
 }

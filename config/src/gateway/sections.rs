@@ -9,8 +9,8 @@ use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::{
-    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, Plane, PolicyFile, Security,
-    Site, Wan,
+    Admin, Cipher, Congestion, DataPlane, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile,
+    Security, Site, Wan,
 };
 use crate::hosts::{host_prefix, impossible, on_link, prefix};
 use crate::problem::{Invalid, Problem, Sink, Source};
@@ -50,7 +50,8 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let admin = root.section(sink, "admin").map(|section| admin(sink, section, folder));
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
-    let plane = root.section(sink, "plane").map(|section| plane(sink, section));
+    let plane = root.section(sink, "data_plane").or_else(|| root.former_section(sink, "plane"));
+    let plane = plane.map(|section| data_plane(sink, section));
     let security = root.section(sink, "security").map(|section| security(sink, section));
     let (limits, plane) = (limits.unwrap_or_default(), plane.unwrap_or_default());
     clashes::buffers(sink, &limits, &plane);
@@ -67,7 +68,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
         },
         policy: policy.unwrap_or_default(),
         limits,
-        plane: plane.0,
+        data_plane: plane.0,
         security: security.unwrap_or_default(),
     })
 }
@@ -364,13 +365,13 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
     limits
 }
 
-fn plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed<Plane> {
+fn data_plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed<DataPlane> {
     let range = Duration::secs(0)..=Duration::secs(1);
-    let threads = section.or(sink, "threads", Plane::default().threads, integer(1..=Wan::MOST_THREADS));
-    let busy_poll = section.or(sink, "busy_poll", Plane::default().busy_poll, unit(range, "50 us"));
+    let threads = section.or(sink, "threads", DataPlane::default().threads, integer(1..=Wan::MOST_THREADS));
+    let busy_poll = section.or(sink, "busy_poll", DataPlane::default().busy_poll, unit(range, "50 us"));
     let span = section.span_of("threads");
     section.finish(sink);
-    (Plane { threads, busy_poll }, span)
+    (DataPlane { threads, busy_poll }, span)
 }
 
 fn security(sink: &mut Sink, mut section: Section<'_, '_>) -> Security {

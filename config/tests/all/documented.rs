@@ -42,7 +42,7 @@ fn every_gateway_key_is_there() {
     for packet in [true, false] {
         let mut text = String::new();
         let sections =
-            ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "plane", "security"];
+            ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "data_plane", "security"];
         for section in sections {
             text += &format!("[{section}]\nzzzzzzzzzzzz = 1\n");
             if section == "lan" && !packet {

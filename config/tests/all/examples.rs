@@ -54,6 +54,20 @@ fn groups_are_none_unless_listed() {
     assert_eq!(groups(&format!("multicast = {many:?}")).len(), 64);
 }
 
+/// `[plane]` is what `[data_plane]` was called before. Both at once contradict each other.
+#[test]
+fn the_data_planes_former_name_goes_on_working() {
+    let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();
+    let threads = |sections: &str| {
+        let parsed = Gateway::parse(Path::new("a.toml"), &format!("{example}\n{sections}"));
+        parsed.map(|gateway| gateway.data_plane.threads).map_err(|invalid| invalid.to_string())
+    };
+    assert_eq!(threads("[data_plane]\nthreads = 3"), Ok(3));
+    assert_eq!(threads("[plane]\nthreads = 3"), Ok(3));
+    let both = threads("[data_plane]\nthreads = 3\n[plane]\nthreads = 2").unwrap_err();
+    assert!(both.contains("unknown section `plane`"), "{both}");
+}
+
 #[test]
 fn congestion_is_fixed_unless_configured() {
     let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();

@@ -51,8 +51,8 @@ fn contradictions_are_named() {
     assert_eq!(errors("\"10.9.0.2:14791", "\"10.9.0.2:24791"), ["`wan.listen` is not `peer.address` in A"]);
     assert_eq!(errors("10.0.0.0/24", "10.0.0.0/23"), ["`lan.remote` overlaps `lan.remote` in A"]);
     assert_eq!(
-        errors("[policy]", "[plane]\nthreads = 2\n[policy]"),
-        ["`plane.threads` differs from that in A"]
+        errors("[policy]", "[data_plane]\nthreads = 2\n[policy]"),
+        ["`data_plane.threads` differs from that in A"]
     );
     let group = one("# multicast = ", "multicast = ");
     assert_eq!(group, (vec![], vec!["`lan.multicast` differs from that in A".to_owned()]));

@@ -139,7 +139,7 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
 /// Judges the file by the link, as the gateway that runs knows it.
 fn link(findings: &mut Findings, gateway: &Gateway, running: Running) {
     if let Some(rtt) = running.rtt {
-        let (under_way, needed) = buffer_needed(gateway.peer.rate, rtt, 1, gateway.plane.threads);
+        let (under_way, needed) = buffer_needed(gateway.peer.rate, rtt, 1, gateway.data_plane.threads);
         if ByteSize::from_bytes(needed) > gateway.limits.total_buffer {
             let shown = reliability::human::size;
             let message = "`limits.total_buffer` is too small for one flow to fill the link".to_owned();

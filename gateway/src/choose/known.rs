@@ -6,7 +6,7 @@ use reliability::estimator::Summary;
 use reliability::link::Link;
 use reliability::selector::Estimate;
 
-use super::{STALE, Sighting};
+use super::{PathSnapshot, STALE};
 
 /// A loss rate that is surely no higher is known well enough, however little else is ...
 const LOW_ENOUGH: f64 = 0.01;
@@ -44,7 +44,7 @@ impl fmt::Display for Missing {
 }
 
 /// The link as it is known, if it is.
-pub(super) fn estimate(sighting: &Sighting) -> Result<Estimate, Missing> {
+pub(super) fn estimate(sighting: &PathSnapshot) -> Result<Estimate, Missing> {
     sighting.session.ok_or(Missing::Session)?;
     estimate_of(sighting.path.as_ref().ok_or(Missing::Path)?, &sighting.link)
 }

@@ -12,9 +12,9 @@ const STEP: Duration = Duration::from_millis(500);
 const POLICY: &str = "[[class]]\nname = \"fixed\"\nmatch = { dscp = [8] }\nscheme = \"sr\"\n[[class]]\nname = \"free\"\nscheme = \"auto\"\ndivide = []\n";
 const FREE: usize = 1;
 
-fn nothing(policy: Arc<Policy>) -> Sighting {
+fn nothing(policy: Arc<Policy>) -> PathSnapshot {
     let cells = Arc::new(Cells::new(&policy));
-    Sighting::nothing(policy, cells)
+    PathSnapshot::nothing(policy, cells)
 }
 
 fn policy(text: &str) -> Policy {
@@ -49,7 +49,7 @@ fn threads_are_seen_together() {
         seen
     };
     let (one, other) = (seen(10.0, 5, Scheme::sr()), seen(100.0, 7, Scheme::sr()));
-    let all = Sighting::of_all([one.clone(), other.clone()]).unwrap();
+    let all = PathSnapshot::of_all([one.clone(), other.clone()]).unwrap();
     assert_eq!((all.session, all.path.unwrap().delivered_peak), (Some(1), 100.0));
     // An idle thread has seen no change for long, and the busy one has just seen one.
     let mut idle = one.clone();
@@ -58,31 +58,33 @@ fn threads_are_seen_together() {
     busy.path = Some(Summary { packets: 1e3, delivered_peak: 1e8, age: second, ..Summary::default() });
     busy.link.packet += 1;
     for threads in [[idle.clone(), busy.clone()], [busy.clone(), idle.clone()]] {
-        let all = Sighting::of_all(threads).unwrap();
+        let all = PathSnapshot::of_all(threads).unwrap();
         assert_eq!((all.path.unwrap().packets, all.link), (1e3, busy.link));
     }
     // Nothing is heard on it any more.
     busy.path = Some(Summary { age: Some(2 * STALE), ..busy.path.unwrap() });
-    assert_eq!(Sighting::of_all([busy, idle]).unwrap().path.unwrap().packets, 1e7);
+    assert_eq!(PathSnapshot::of_all([busy, idle]).unwrap().path.unwrap().packets, 1e7);
     assert!(all.classes.iter().all(|class| class.sizes[3].messages == 12));
     assert!(all.classes.iter().all(|class| class.alternation == Alternation { own: 12, others: 120 }));
     let late = seen(1.0, 0, Scheme::Mds { k: 4, m: 1, depth: 1 });
     for threads in [[one.clone(), late.clone()], [late, one.clone()]] {
-        let all = Sighting::of_all(threads.clone()).unwrap();
+        let all = PathSnapshot::of_all(threads.clone()).unwrap();
         assert_eq!(all.classes[0].schemes, threads[1].classes[0].schemes);
     }
     // One has not heard yet that there is another session, or another policy.
-    assert!(Sighting::of_all([one.clone(), Sighting { session: Some(2), ..other.clone() }]).is_none());
+    assert!(
+        PathSnapshot::of_all([one.clone(), PathSnapshot { session: Some(2), ..other.clone() }]).is_none()
+    );
     let another = Arc::new(policy(POLICY));
-    assert!(Sighting::of_all([one.clone(), Sighting { policy: another, ..other }]).is_none());
-    assert!(Sighting::of_all([]).is_none());
+    assert!(PathSnapshot::of_all([one.clone(), PathSnapshot { policy: another, ..other }]).is_none());
+    assert!(PathSnapshot::of_all([]).is_none());
 }
 
 /// A session whose data plane obeys at once.
 struct Bench {
     chooser: Chooser,
     now: Instant,
-    sighting: Sighting,
+    sighting: PathSnapshot,
     /// When the bulk stream's scheme changed, and to what.
     switches: Vec<(Instant, Scheme)>,
 }
@@ -98,7 +100,7 @@ impl Bench {
         chooser.step(&nothing(Arc::clone(&policy)), Instant::now());
         let begin = Scheme::Hybrid { k: 32, m: 8, depth: 1 };
         let class = sighting([begin; 2]);
-        let sighting = Sighting {
+        let sighting = PathSnapshot {
             session: Some(1),
             link: Link { overhead: 60, ..Link::new(10_000_000_000, Duration::from_millis(50), 0.0, 1400) },
             path: None,

@@ -132,7 +132,7 @@ fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
 fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
     let (policy, written, buffer) = match report.content() {
         Some(Content::Gateway(gateway, policy)) => {
-            let buffer = (gateway.limits.total_buffer, gateway.plane.threads);
+            let buffer = (gateway.limits.total_buffer, gateway.data_plane.threads);
             (policy, Known::written(gateway), Some(buffer))
         }
         Some(Content::Policy(policy)) => (policy, Known::default(), None),

@@ -94,7 +94,12 @@ impl GatewayArgs {
             let (stop, stopped) = oneshot::channel();
             let (requests, reloads) = requests::channel();
             let signals = Signals::new().map_err(failed)?;
-            tokio::spawn(signals.obey(stop, requests.clone(), logs.clone(), Arc::clone(&notifier)));
+            tokio::spawn(signals.handle_commands(
+                stop,
+                requests.clone(),
+                logs.clone(),
+                Arc::clone(&notifier),
+            ));
             run::run(files, stopped, requests, reloads, &notifier).await.map_err(|error| {
                 let remedy = run::remedy(&error).map(|remedy| format!("\n  help: {remedy}"));
                 failed(format!("{}{}", chain(&error), remedy.unwrap_or_default()))
@@ -131,7 +136,7 @@ impl Signals {
 
     /// The first signal to stop says so through `stop`; the second one ends the process. SIGHUP has
     /// the files read again.
-    async fn obey(
+    async fn handle_commands(
         mut self,
         stop: oneshot::Sender<()>,
         requests: Requests,

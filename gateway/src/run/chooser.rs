@@ -11,8 +11,8 @@ use splice::Tuning;
 use tokio::sync::watch;
 
 use crate::cells::Cells;
-use crate::choose::{Chooser, Sighting};
-use crate::telemetry::{ClassSnapshot, Plane, Snapshot, Telemetry};
+use crate::choose::{Chooser, PathSnapshot};
+use crate::telemetry::{ClassSnapshot, Snapshot, Telemetry, WorkerCounters};
 
 const EVERY: Duration = Duration::from_millis(500);
 
@@ -31,7 +31,7 @@ impl ChooserThread {
     /// The system has no thread to give.
     pub(super) fn start(
         mut chooser: Chooser,
-        sightings: Vec<watch::Receiver<Sighting>>,
+        sightings: Vec<watch::Receiver<PathSnapshot>>,
         telemetry: Arc<Telemetry>,
         order: impl Fn(&Arc<Policy>, usize, Tuning) + Send + 'static,
     ) -> io::Result<Self> {
@@ -42,7 +42,7 @@ impl ChooserThread {
             loop {
                 let sightings = sightings.iter().map(|sighting| sighting.borrow().clone());
                 // While the data-plane threads do not agree, at the next time.
-                if let Some(sighting) = Sighting::of_all(sightings) {
+                if let Some(sighting) = PathSnapshot::of_all(sightings) {
                     for (class, tuning) in chooser.step(&sighting, Instant::now()) {
                         order(&sighting.policy, class, tuning);
                     }
@@ -60,7 +60,7 @@ impl ChooserThread {
 }
 
 /// Counts changes of schemes in their classes' cells.
-fn show(chooser: &Chooser, cells: &Cells, before: Option<&Cells>, counts: &Plane) {
+fn show(chooser: &Chooser, cells: &Cells, before: Option<&Cells>, counts: &WorkerCounters) {
     let mut snapshot = Snapshot::default();
     for (class, switches) in chooser.switches() {
         if let Some(cell) = cells.order().get(class) {

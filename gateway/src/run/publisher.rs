@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
 use session::message::{Direction, MAX_PAIRINGS, Pairing};
-use splice::{Gateway, Patience, Remembered, Stood};
+use splice::{FlowSide, Gateway, Patience, StaleFlow};
 use tokio::sync::watch;
 
 use crate::cells::Cells;
-use crate::choose::Sighting;
+use crate::choose::PathSnapshot;
 use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
 use crate::recorder::Recorder;
@@ -23,19 +23,19 @@ pub(super) struct Publisher {
     part: Part,
     /// The number of the thread's first lane among all threads'.
     first_lane: usize,
-    plane: Arc<telemetry::Plane>,
+    plane: Arc<telemetry::WorkerCounters>,
     recorder: Arc<Recorder>,
     cells: Arc<Cells>,
     /// Cells that have got another class since the last observation.
     restarted: Vec<usize>,
-    shown: Shown,
+    shown: PublishedFlows,
     /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
-    sightings: watch::Sender<Sighting>,
+    sightings: watch::Sender<PathSnapshot>,
 }
 
 /// The flows that the peer is to hear of when the next session begins. Without one, too: flows that
 /// are forgotten meanwhile must not be told of, since their queue pairs may be others' by then.
-struct Shown {
+struct PublishedFlows {
     flows: watch::Sender<Arc<[Pairing]>>,
     /// How patient requesters are, for `longhaul doctor`.
     patience: watch::Sender<Arc<[Patience]>>,
@@ -52,7 +52,7 @@ impl Publisher {
         telemetry: &Telemetry,
         recorder: &Arc<Recorder>,
         flows: watch::Sender<Arc<[Pairing]>>,
-        nothing: Sighting,
+        nothing: PathSnapshot,
     ) -> Self {
         Self {
             part,
@@ -61,12 +61,12 @@ impl Publisher {
             recorder: Arc::clone(recorder),
             cells: Arc::clone(&nothing.cells),
             restarted: Vec::new(),
-            shown: Shown::new(flows, telemetry.patience_of_thread(), Instant::now()),
+            shown: PublishedFlows::new(flows, telemetry.patience_of_thread(), Instant::now()),
             sightings: watch::Sender::new(nothing),
         }
     }
 
-    pub(super) fn sightings(&self) -> watch::Receiver<Sighting> {
+    pub(super) fn sightings(&self) -> watch::Receiver<PathSnapshot> {
         self.sightings.subscribe()
     }
 }
@@ -93,7 +93,7 @@ impl Observer for Publisher {
         snapshot.set_way(way.as_ref());
         core.paths(now).for_each(|lane| snapshot.set_lane(self.first_lane, &lane));
         self.plane.store(&snapshot);
-        self.sightings.send_replace(Sighting::of(core, session, way, Arc::clone(&self.cells)));
+        self.sightings.send_replace(PathSnapshot::of(core, session, way, Arc::clone(&self.cells)));
         if self.part.thread == 0 {
             self.recorder.take(session, |take| core.drain_runs(take));
         } else {
@@ -109,7 +109,7 @@ impl Observer for Publisher {
     }
 }
 
-impl Shown {
+impl PublishedFlows {
     fn new(
         flows: watch::Sender<Arc<[Pairing]>>,
         patience: watch::Sender<Arc<[Patience]>>,
@@ -143,15 +143,15 @@ impl Shown {
 
 /// A thread's flows, as many as the peer takes in of all: of several threads one may have all there
 /// are.
-pub(super) fn to_tell(flows: impl Iterator<Item = Remembered>) -> Arc<[Pairing]> {
+pub(super) fn to_tell(flows: impl Iterator<Item = StaleFlow>) -> Arc<[Pairing]> {
     flows.take(MAX_PAIRINGS).map(|flow| to_wire(&flow)).collect()
 }
 
-fn to_wire(flow: &Remembered) -> Pairing {
+fn to_wire(flow: &StaleFlow) -> Pairing {
     Pairing {
-        direction: match flow.stood {
-            Stood::Near => Direction::Outbound,
-            Stood::Far => Direction::Inbound,
+        direction: match flow.side {
+            FlowSide::Near => Direction::Outbound,
+            FlowSide::Far => Direction::Inbound,
         },
         requester: flow.requester,
         target: flow.target,
@@ -162,17 +162,17 @@ fn to_wire(flow: &Remembered) -> Pairing {
     }
 }
 
-pub(super) fn from_wire(pairing: &Pairing) -> Option<Remembered> {
-    Some(Remembered {
+pub(super) fn from_wire(pairing: &Pairing) -> Option<StaleFlow> {
+    Some(StaleFlow {
         requester: pairing.requester,
         target: pairing.target,
         target_qpn: Qpn::new(pairing.target_qpn),
         requester_qpn: Qpn::new(pairing.requester_qpn?),
         psn: Psn::new(pairing.psn?),
         src_port: pairing.src_port,
-        stood: match pairing.direction {
-            Direction::Outbound => Stood::Near,
-            Direction::Inbound => Stood::Far,
+        side: match pairing.direction {
+            Direction::Outbound => FlowSide::Near,
+            Direction::Inbound => FlowSide::Far,
         },
     })
 }
@@ -222,7 +222,7 @@ mod tests {
         core.handle_lan(&request, now);
 
         let (flows, patience) = (watch::channel(Arc::from([])).0, watch::channel(Arc::from([])).0);
-        let mut shown = Shown::new(flows, patience, now);
+        let mut shown = PublishedFlows::new(flows, patience, now);
         shown.renew(&core, now);
         assert_eq!(shown.flows.borrow().len(), 1);
         // As the REQ and its REP have it; what is sent is this gateway's to wait for.

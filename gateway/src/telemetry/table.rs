@@ -190,7 +190,7 @@ macro_rules! metrics {
         /// other thread's data shares a cache line (or the pair of them that x86 fetches) with it.
         #[derive(Debug, Default)]
         #[repr(align(128))]
-        pub struct Plane {
+        pub struct WorkerCounters {
             /// Times that the thread has stored.
             stores: AtomicU64,
             now: Cells,
@@ -223,7 +223,7 @@ macro_rules! metrics {
             $($times: TimesCells,)*
         }
 
-        impl Plane {
+        impl WorkerCounters {
             /// Publishes the thread's numbers: some hundred relaxed stores, so once per loop
             /// iteration or per millisecond, not per packet.
             pub fn store(&self, snapshot: &Snapshot) {

@@ -11,14 +11,14 @@ use super::*;
 use crate::cells::Cells;
 
 /// A snapshot in which every number differs: 1, 2, 3, ... in the order of the series.
-fn numbered(classes: usize) -> (Plane, Vec<u64>) {
+fn numbered(classes: usize) -> (WorkerCounters, Vec<u64>) {
     let mut snapshot = Snapshot::default();
     let mut next = 0;
     snapshot.fill(classes, &mut || {
         next += 1;
         next
     });
-    let plane = Plane::default();
+    let plane = WorkerCounters::default();
     plane.store(&snapshot);
     let mut loaded = Snapshot::default();
     plane.add_to(&mut loaded);

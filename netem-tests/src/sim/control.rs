@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use splice::{Remembered, SessionEnd};
+use splice::{SessionEnd, StaleFlow};
 
 /// An order to a gateway.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     /// A session has begun, and another one before it is over.
-    Up { session: u32, remembered: Vec<Remembered> },
+    Up { session: u32, remembered: Vec<StaleFlow> },
     /// The session is lost, and its flows wait for the next one.
     Lost(SessionEnd),
     /// The peer is the same process as before, and they go on.
@@ -44,7 +44,7 @@ pub(super) struct Control {
     stands: [Stand; 2],
     /// The fresh session that each side's streams began with.
     began: [u32; 2],
-    pub(super) remembered: [Vec<Remembered>; 2],
+    pub(super) remembered: [Vec<StaleFlow>; 2],
     note_at: [Instant; 2],
     orders: Vec<(Instant, usize, Order)>,
     /// A new session is on its way.

@@ -95,7 +95,7 @@ file = "policy.toml"
 [limits]
 {limits}
 
-[plane]
+[data_plane]
 threads = {threads}
 busy_poll = "{busy_poll}"
 "#

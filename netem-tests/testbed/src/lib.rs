@@ -38,7 +38,7 @@ pub struct Plan {
     pub policy: String,
     /// Lines of `[limits]` of both gateway files.
     pub limits: String,
-    /// As `plane.busy_poll`.
+    /// As `data_plane.busy_poll`.
     pub busy_poll: String,
     /// As `peer.rate`.
     pub rate: String,
@@ -54,7 +54,7 @@ pub struct Plan {
     pub lan_mtu: [Option<u16>; 2],
     /// As `wan.lanes`, of both; each lane of each thread has a link of its own.
     pub lanes: u8,
-    /// As `plane.threads`, of both.
+    /// As `data_plane.threads`, of both.
     pub threads: u8,
     /// The link, the same in both directions and for each lane.
     pub link: LinkSpec,

@@ -202,7 +202,7 @@ impl Controller {
 
     /// Should the packet last sent get lost, that is no sign of congestion: a probe longer than the
     /// path carries (RFC 8899, section 3).
-    pub fn excuse(&mut self) {
+    pub fn exclude(&mut self) {
         if self.excused.len() >= EXCUSED {
             self.excused.pop_front();
         }

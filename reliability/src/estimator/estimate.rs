@@ -140,12 +140,12 @@ impl PathEstimate {
     /// So many packets, just sent, may get lost for what they are, as a probe longer than the path
     /// carries is (RFC 8899, section 3): as many of the losses that the next eight reports tell of
     /// are none of the path's.
-    pub fn excuse(&mut self, packets: u64) {
+    pub fn exclude(&mut self, packets: u64) {
         self.excuses += packets;
     }
 
     /// So many of these did not get lost.
-    pub fn readmit(&mut self, packets: u64) {
+    pub fn include(&mut self, packets: u64) {
         let untold = packets.min(self.excuses);
         self.excuses -= untold;
         self.excused.forget((packets - untold) as f64);

@@ -133,11 +133,11 @@ impl Health {
         }
     }
 
-    pub(super) fn excuse(&mut self, packets: u64) {
+    pub(super) fn exclude(&mut self, packets: u64) {
         self.excused += packets;
     }
 
-    pub(super) fn readmit(&mut self, packets: u64) {
+    pub(super) fn include(&mut self, packets: u64) {
         self.excused = self.excused.saturating_sub(packets);
     }
 

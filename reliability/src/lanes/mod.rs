@@ -197,10 +197,10 @@ impl Lanes {
 
     /// So many packets, sent or about to be, may get lost for what they are; and so many of such
     /// did not.
-    pub fn excuse(&mut self, lane: LaneId, sent: u64, arrived: u64) {
+    pub fn exclude(&mut self, lane: LaneId, sent: u64, arrived: u64) {
         if let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) {
-            lane.health.excuse(sent);
-            lane.health.readmit(arrived);
+            lane.health.exclude(sent);
+            lane.health.include(arrived);
         }
     }
 

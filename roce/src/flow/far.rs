@@ -33,7 +33,7 @@ use self::said::Said;
 use self::silence::{Excuse, Silence};
 use self::window::{Entry, Window};
 use super::horizon::{NEARBY, Order};
-use super::passed::{Passed, Reply};
+use super::rewritten::{Reply, RewrittenPacket};
 use crate::cm::Terms;
 use crate::wire::{Aeth, Bth, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
 
@@ -43,8 +43,8 @@ pub const MAX_PACKET: usize = 4096 + 12 + 16 + 4;
 /// The fate of a packet from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Push it as the next response record, as [`Passed`] says.
-    Relay(Passed),
+    /// Push it as the next response record, as [`RewrittenPacket`] says.
+    Relay(RewrittenPacket),
     /// Taken in.
     Absorbed,
     /// The packet is of no use.

@@ -22,10 +22,10 @@ mod counters;
 pub mod far;
 mod horizon;
 pub mod near;
-mod passed;
+mod rewritten;
 #[cfg(test)]
 mod tests;
 
 pub use far::{Far, FarConfig, FarCounters, FarStats};
 pub use near::{Near, NearConfig, NearCounters, NearStats};
-pub use passed::{Passed, Reply};
+pub use rewritten::{Reply, RewrittenPacket};

@@ -40,7 +40,7 @@ use self::told::Told;
 use self::turn::LanTurn;
 use self::waiting::KeepAlive;
 use super::horizon::{MtuSet, NEARBY, Order};
-use super::passed::{Passed, Style};
+use super::rewritten::{RewrittenPacket, Style};
 use crate::cm::Terms;
 use crate::wire::{Kind, Packet, Psn, Qpn, Transport};
 
@@ -84,15 +84,15 @@ pub enum Why {
 /// The fate of a response record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deliver {
-    /// Send it to the requester at once, as [`Passed`] says.
-    Emit(Passed),
+    /// Send it to the requester at once, as [`RewrittenPacket`] says.
+    Emit(RewrittenPacket),
     /// Taken in; [`Near::poll_transmit`] may have something to say about it.
     Absorbed,
 }
 
 /// Where a PSN stands for this flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum PsnPosition {
     /// The one expected (any, before the first).
     InOrder,
     /// Behind; `recent`: this flow has seen it, not too long ago in PSNs.
@@ -568,14 +568,14 @@ impl Near {
     }
 
     /// Where `psn` stands.
-    pub fn classify(&self, psn: Psn) -> Standing {
+    pub fn classify(&self, psn: Psn) -> PsnPosition {
         if !self.is_started() {
-            return Standing::InOrder;
+            return PsnPosition::InOrder;
         }
         match self.seen.order_of(psn) {
-            Order::Exact => Standing::InOrder,
-            Order::Ahead => Standing::Ahead,
-            Order::Behind => Standing::Duplicate { recent: self.seen.has_lately(psn, self.config.recent) },
+            Order::Exact => PsnPosition::InOrder,
+            Order::Ahead => PsnPosition::Ahead,
+            Order::Behind => PsnPosition::Duplicate { recent: self.seen.has_lately(psn, self.config.recent) },
         }
     }
 
@@ -586,7 +586,7 @@ impl Near {
 
     /// Returns true if a request with this PSN would be taken as the next.
     pub fn expects(&self, psn: Psn) -> bool {
-        self.classify(psn) == Standing::InOrder
+        self.classify(psn) == PsnPosition::InOrder
     }
 
     /// The path MTU in bytes, once known.

@@ -148,7 +148,7 @@ impl Response {
 pub trait Flows {
     /// Returns whether, and how, the response may be for this flow, which has its requester for its
     /// partner.
-    fn claim(&self, flow: &FlowKey, patience: Duration) -> Claim;
+    fn claim(&self, flow: &FlowKey, patience: Duration) -> Candidacy;
 
     /// Returns true if any paired flow between these hosts, other than these two, has sent this PSN
     /// without asking for its turn, no longer ago than `patience`, and has no answer to it.
@@ -158,7 +158,7 @@ pub trait Flows {
 /// How a response that answers a question of another flow's may be for the flow that has its
 /// requester for its partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum Candidacy {
     /// It has sent this PSN and has no answer to it, and its target has spoken since the last
     /// timeout and the last rest. Or it has the answer, has sent anything no longer ago than
     /// `patience`, and has asked for data if there is any, so that a copy may come. Or the target
@@ -271,8 +271,8 @@ impl Default for Config {
 /// flow that is not answered any more asks anew ([`ask_anew`](Pairings::ask_anew)). The answer
 /// names the partner, and whatever flow had this requester before asks whose it is. A response in a
 /// question's window whose requester has a partner is that one's if that one may hear it; in doubt
-/// that one asks anew, too ([`Claim`]). While any paired flow of the two hosts awaits the same PSN,
-/// the response tells nothing.
+/// that one asks anew, too ([`Candidacy`]). While any paired flow of the two hosts awaits the same
+/// PSN, the response tells nothing.
 ///
 /// What is assumed of a target: it answers within [`patience`](Pairings::patience), or not at all.
 ///
@@ -450,14 +450,14 @@ impl Pairings {
         let patience = self.turns.patience(hosts);
         if let Some(flow) = tied {
             let is_contested = matches!(asker, Asker::Flow(..));
-            match if is_contested { flows.claim(&flow, patience) } else { Claim::Good } {
-                Claim::Good => return Match::Known(flow),
-                Claim::Doubtful => {
+            match if is_contested { flows.claim(&flow, patience) } else { Candidacy::Good } {
+                Candidacy::Good => return Match::Known(flow),
+                Candidacy::Doubtful => {
                     self.ask_anew(&flow);
                     self.event(Event::Doubted(flow));
                     return Match::Ambiguous;
                 }
-                Claim::None => {}
+                Candidacy::None => {}
             }
         }
         if self.links.is_late(response, now) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use roce::cm::{Mad, Message, Terms, Timeout};
 use roce::ip::Addressing;
 use roce::pairing::{
-    Claim, Config, Event, FlowKey, Flows, Full, Hosts, Match, Pairings, Response, Span, Word, source_port,
+    Candidacy, Config, Event, FlowKey, Flows, Full, Hosts, Match, Pairings, Response, Span, Word, source_port,
 };
 use roce::wire::{Packet, PathMtu, Psn, Qpn, Transport};
 
@@ -36,12 +36,12 @@ pub(crate) fn response(requester_qpn: u32, psn: u32) -> Response {
 
 /// The paired flows: how any response may be for them, and whether they await it.
 pub(crate) struct All {
-    pub(crate) claim: Claim,
+    pub(crate) claim: Candidacy,
     pub(crate) await_it: bool,
 }
 
 impl Flows for All {
-    fn claim(&self, _: &FlowKey, _: Duration) -> Claim {
+    fn claim(&self, _: &FlowKey, _: Duration) -> Candidacy {
         self.claim
     }
 
@@ -52,7 +52,7 @@ impl Flows for All {
 
 /// No paired flow awaits anything, but each may hear from its target.
 pub(crate) fn hears(pairings: &mut Pairings, response: &Response, now: Instant) -> Match {
-    pairings.handle_response(response, &mut All { claim: Claim::Good, await_it: false }, now)
+    pairings.handle_response(response, &mut All { claim: Candidacy::Good, await_it: false }, now)
 }
 
 /// Returns true if the flow may send one request with this PSN.

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use roce::pairing::{Claim, Config, Event, FlowKey, Flows, Hosts, Match, Pairings, Response, Span, Word};
+use roce::pairing::{Candidacy, Config, Event, FlowKey, Flows, Hosts, Match, Pairings, Response, Span, Word};
 use roce::wire::{Psn, Qpn};
 
 use crate::pairing::{Y, start};
@@ -72,10 +72,10 @@ impl Asked<'_> {
 }
 
 impl Flows for Asked<'_> {
-    fn claim(&self, flow: &FlowKey, patience: Duration) -> Claim {
+    fn claim(&self, flow: &FlowKey, patience: Duration) -> Candidacy {
         let target = self.targets.iter().find(|target| target.key == *flow).unwrap();
         let again = self.has_asked(target, patience) && self.psn.is_before(target.high);
-        if self.awaits(target) || again { Claim::Good } else { Claim::None }
+        if self.awaits(target) || again { Candidacy::Good } else { Candidacy::None }
     }
 
     fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool {

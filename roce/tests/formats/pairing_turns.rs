@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use roce::pairing::{Claim, Config, Event, Match, Pairings, Response, Span, Word};
+use roce::pairing::{Candidacy, Config, Event, Match, Pairings, Response, Span, Word};
 use roce::wire::{Kind, Psn, Qpn};
 
 use crate::pairing::{All, asks, connect_others, events, flow, hears, response, start};
@@ -241,13 +241,13 @@ fn a_requesters_queue_pair_that_changes_its_partner_is_known_by_the_answer() {
         pairings.handle_response(&response(0x70, 0), &mut flows, now)
     };
     // The one before awaits it, or may hear it once more.
-    assert_eq!(hears(&mut pairings, Claim::Good), Match::Known(flow(0x18)));
+    assert_eq!(hears(&mut pairings, Candidacy::Good), Match::Known(flow(0x18)));
     // One packet's word does not end the one before.
     for _ in 0..3 {
-        assert_eq!(hears(&mut pairings, Claim::None), Match::Again(flow(0x19)));
+        assert_eq!(hears(&mut pairings, Candidacy::None), Match::Again(flow(0x19)));
     }
     assert!(asks(&mut pairings, &flow(0x19), 0, now));
-    assert_eq!(hears(&mut pairings, Claim::None), paired(0x19));
+    assert_eq!(hears(&mut pairings, Candidacy::None), paired(0x19));
     assert_eq!(events(&mut pairings), [Event::Unpaired(flow(0x18))]);
     assert_eq!((pairings.flows(), pairings.waiting()), (2, 1));
     pairings.forget(&flow(0x18), None, now);
@@ -261,7 +261,7 @@ fn a_flow_that_loses_its_requester_asks_for_its_own() {
     let mut pairings = opened(&[0x18, 0x19], now);
     assert!(asks(&mut pairings, &flow(0x18), 0, now));
     assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
-    let mut flows = All { claim: Claim::None, await_it: false };
+    let mut flows = All { claim: Candidacy::None, await_it: false };
     for found in [Match::Again(flow(0x19)), paired(0x19)] {
         assert!(asks(&mut pairings, &flow(0x19), 0, now));
         assert_eq!(pairings.handle_response(&response(0x70, 0), &mut flows, now), found);
@@ -281,7 +281,7 @@ fn a_flow_in_doubt_asks_anew_and_confirms_nothing() {
     assert!(asks(&mut pairings, &flow(0x18), 0, now));
     assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
     assert!(asks(&mut pairings, &flow(0x19), 1, now));
-    let mut flows = All { claim: Claim::Doubtful, await_it: false };
+    let mut flows = All { claim: Candidacy::Doubtful, await_it: false };
     let answer = response(0x70, 1);
     assert_eq!(pairings.handle_response(&answer, &mut flows, now), Match::Ambiguous);
     assert_eq!(events(&mut pairings), [Event::Doubted(flow(0x18))]);
@@ -306,7 +306,7 @@ fn while_a_flow_awaits_the_same_psn_an_answer_tells_nothing() {
     assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
     assert!(asks(&mut pairings, &flow(0x19), 1, now));
     let answer = response(0x71, 1);
-    let mut flows = All { claim: Claim::Good, await_it: true };
+    let mut flows = All { claim: Candidacy::Good, await_it: true };
     assert_eq!(pairings.handle_response(&answer, &mut flows, now), Match::Ambiguous);
     // The flow asks anew, in its turn, and the answer tells.
     pairings.ask_anew(&flow(0x18));

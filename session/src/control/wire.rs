@@ -103,7 +103,7 @@ pub(super) enum SetupError {
     Site(String),
     #[error("no cipher in common")]
     Cipher,
-    #[error("`plane.threads` is {here} here and {there} at the peer; they must be equal")]
+    #[error("`data_plane.threads` is {here} here and {there} at the peer; they must be equal")]
     Threads { here: u8, there: u8 },
     #[error("{0}: the peer's bulk port would be the one above, there is none")]
     NoBulkPort(SocketAddr),

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use roce::pairing::{Claim, FlowKey, Flows, Hosts, Word};
+use roce::pairing::{Candidacy, FlowKey, Flows, Hosts, Word};
 use roce::wire::Packet;
 use slotmap::SlotMap;
 
@@ -21,17 +21,17 @@ pub(super) struct Asked<'a> {
 }
 
 impl Flows for Asked<'_> {
-    fn claim(&self, flow: &FlowKey, patience: Duration) -> Claim {
+    fn claim(&self, flow: &FlowKey, patience: Duration) -> Candidacy {
         let Some(flow) = self.by_key.get(flow).and_then(|slot| self.flows.get(slot)) else {
-            return Claim::None;
+            return Candidacy::None;
         };
         let psn = self.packet.bth.psn;
         if flow.far.awaits(psn, self.word) {
             let is_doubtful = flow.far.is_overdue() || flow.far.has_rested();
-            return if is_doubtful { Claim::Doubtful } else { Claim::Good };
+            return if is_doubtful { Candidacy::Doubtful } else { Candidacy::Good };
         }
         let again = flow.far.may_hear_again(psn, self.word) && flow.has_asked(patience, self.now);
-        if again || flow.far.is_news(self.packet) { Claim::Good } else { Claim::None }
+        if again || flow.far.is_news(self.packet) { Candidacy::Good } else { Candidacy::None }
     }
 
     fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool {

@@ -22,7 +22,7 @@ impl FarSide {
     }
 
     /// Ends a flow because others need what it holds.
-    pub(crate) fn shed(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+    pub(crate) fn evict(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         self.give_up(slot, Reason::NoRoom, ctx);
     }
 
@@ -45,7 +45,7 @@ impl FarSide {
 
     /// The flow is over. A target that was only silent may wake up to half a message: its program
     /// is told, too.
-    pub(super) fn bury(&mut self, slot: FarKey, failure: Failure, ctx: &mut Context<'_>) {
+    pub(super) fn remove_failed(&mut self, slot: FarKey, failure: Failure, ctx: &mut Context<'_>) {
         match failure {
             Failure::TargetSilent => {
                 ctx.stats.fail(Reason::TargetDead);
@@ -61,7 +61,7 @@ impl FarSide {
         for slot in slots {
             let Some(flow) = self.flows.get(slot) else { continue };
             if let Some(remembered) = flow.remembered() {
-                ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+                ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
             }
             ctx.stats.session_failed += 1;
             self.by_id.remove(&flow.id);
@@ -144,7 +144,7 @@ impl FarSide {
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.await_responses(0, &mut flow.kept, 0);
         if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
-            ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+            ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
         }
         if self.by_id.get(&flow.id) == Some(slot) {
             self.by_id.remove(&flow.id);

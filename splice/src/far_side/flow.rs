@@ -7,17 +7,17 @@ use roce::flow::far::{Far, Refused};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Opcode, Packet, Psn, Qpn};
-use transport::Claim;
+use transport::Reservation;
 
 use super::{Asking, FarFlow, Last, Request, Turn};
 use crate::Settings;
+use crate::back_pressure::Lists;
 use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
-use crate::memory::{Remembered, Stood};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
-use crate::withheld::Lists;
+use crate::stale_flows::{FlowSide, StaleFlow};
 
 impl FarFlow {
     /// Nothing has come for it yet, its requester is not known, and it is in no table. `addressing`
@@ -48,7 +48,7 @@ impl FarFlow {
             queued: false,
             withheld: Lists::default(),
             asking: Asking::new(None),
-            kept: Claim::default(),
+            kept: Reservation::default(),
             notified: Notified::default(),
             orphaned: false,
         }
@@ -109,7 +109,7 @@ impl FarFlow {
     pub(super) fn turn(&self, ctx: &mut Context<'_>) -> Turn {
         let Some(span) = self.far.next_ask(ctx.now) else {
             ctx.pairings.pass(&self.key(), ctx.now);
-            return Turn::Passed;
+            return Turn::RewrittenPacket;
         };
         if ctx.pairings.may_send(&self.key(), &span, ctx.now) { Turn::Own } else { Turn::Others }
     }
@@ -146,15 +146,15 @@ impl FarFlow {
         self.class_of(size, classes)
     }
 
-    pub(super) fn remembered(&self) -> Option<Remembered> {
-        Some(Remembered {
+    pub(super) fn remembered(&self) -> Option<StaleFlow> {
+        Some(StaleFlow {
             requester: self.addressing.src,
             target: self.addressing.dst,
             target_qpn: self.target_qpn,
             requester_qpn: self.requester_qpn?,
             psn: self.last.psn,
             src_port: self.addressing.src_port,
-            stood: Stood::Far,
+            side: FlowSide::Far,
         })
     }
 

@@ -5,8 +5,8 @@ use config::MAX_CLASSES;
 use roce::pairing::FlowKey;
 
 use super::{FarKey, FarSide};
+use crate::back_pressure::Lists;
 use crate::context::Context;
-use crate::withheld::Lists;
 
 impl FarSide {
     /// Where a stream has drained, the flow that has waited longest for that may send its READ.
@@ -82,7 +82,7 @@ impl FarSide {
     fn follow_turn(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         self.touch(slot, ctx);
         if let Some(failure) = self.flows.get(slot).and_then(|flow| flow.far.failure()) {
-            self.bury(slot, failure, ctx);
+            self.remove_failed(slot, failure, ctx);
         }
     }
 }

@@ -14,10 +14,10 @@ use crate::classes::traffic;
 use crate::congestion::capable;
 use crate::context::Context;
 use crate::lan_queue::TTL;
-use crate::memory::Remembered;
+use crate::reclaimer::host_share;
 use crate::record::{FlowId, Head, Opening, Reason};
-use crate::relief::host_share;
 use crate::short::Known;
+use crate::stale_flows::StaleFlow;
 
 impl FarSide {
     /// The flow that a request is of, if there is one or it opens one.
@@ -152,7 +152,7 @@ impl FarSide {
     /// end it for the target. If its programs have made another connection by now they are through
     /// with this one. The target says whether its partner is another one; and a request that comes
     /// before it is told ends this.
-    pub(crate) fn poison(&mut self, flow: &Remembered, ctx: &mut Context<'_>) {
+    pub(crate) fn force_error(&mut self, flow: &StaleFlow, ctx: &mut Context<'_>) {
         let key = flow.key();
         if self.by_key.get(&key).is_some()
             || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows)

@@ -8,8 +8,8 @@ use transport::Urgency;
 
 use super::asked::Asked;
 use super::{FarFlow, FarKey, FarSide};
-use crate::answers::Connection;
 use crate::context::Context;
+use crate::piggybacked_acks::Connection;
 use crate::record::{Head, Reason};
 use crate::stats::LanDrop;
 

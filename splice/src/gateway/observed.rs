@@ -47,8 +47,8 @@ impl Gateway {
         stats.contradictions = self.wan.contradictions();
         stats.lan_queue = self.common.lan.len() as u64;
         stats.lan_queue_dropped = self.common.lan.dropped;
-        stats.remembered = self.common.memory.len() as u64;
-        stats.forgotten = self.common.memory.forgotten;
+        stats.remembered = self.common.stale_flows.len() as u64;
+        stats.forgotten = self.common.stale_flows.forgotten;
         let (streams, bytes) = self.wan.draining();
         (stats.draining_streams, stats.draining_bytes) = (streams as u64, bytes as u64);
         stats.lan_mtu = self.common.settings.lan_mtu as u64;

@@ -35,7 +35,7 @@ impl NearSide {
 
     /// Ends a flow because there is no room for what it waits for, or because others need what it
     /// holds.
-    pub(crate) fn shed(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+    pub(crate) fn evict(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.responses.clear(&mut self.pages);
             flow.waiting = 0;
@@ -51,7 +51,7 @@ impl NearSide {
         for slot in slots {
             if let Some(flow) = self.flows.get_mut(slot) {
                 if let Some(remembered) = flow.remembered() {
-                    ctx.memory.remember(remembered, ctx.now + ctx.settings.linger);
+                    ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
                 }
                 let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
                 if ctx.classes.refuses_by_silence(class, end) {
@@ -87,7 +87,7 @@ impl NearSide {
         self.flows.values().filter(|flow| !flow.near.is_idle() && !flow.near.is_failed()).count()
     }
 
-    /// For [`NearSide::evict`].
+    /// For [`NearSide::evict_failed`].
     pub(super) fn list_failed(&mut self, slot: NearKey) {
         if self.failed.len() > 2 * self.flows.len() {
             let flows = &self.flows;
@@ -98,7 +98,7 @@ impl NearSide {
 
     /// Forgets the flow that failed first, for another to have its place. Should its requester
     /// still try, that opens a flow to a target which is in error, or gone, and answers nothing.
-    pub(super) fn evict(&mut self, ctx: &mut Context<'_>) -> bool {
+    pub(super) fn evict_failed(&mut self, ctx: &mut Context<'_>) -> bool {
         while let Some(slot) = self.failed.pop_front() {
             if !self.flows.contains_key(slot) {
                 continue;

@@ -10,12 +10,12 @@ use transport::{Place, Urgency};
 
 use super::{NearFlow, TTL, reason};
 use crate::Settings;
-use crate::answers::Connection;
 use crate::classes::{Classes, traffic};
 use crate::congestion::unmarked;
 use crate::context::Context;
-use crate::memory::{Remembered, Stood};
+use crate::piggybacked_acks::Connection;
 use crate::record::{Head, MAX_HEAD};
+use crate::stale_flows::{FlowSide, StaleFlow};
 
 /// The least time in which a flow without progress is stuck: some packets that a stream sends again
 /// may be lost as well, and it does so every ten seconds only when the link was cut for long.
@@ -65,15 +65,15 @@ impl NearFlow {
         class
     }
 
-    pub(super) fn remembered(&self) -> Option<Remembered> {
-        Some(Remembered {
+    pub(super) fn remembered(&self) -> Option<StaleFlow> {
+        Some(StaleFlow {
             requester: self.addressing.src,
             target: self.addressing.dst,
             target_qpn: self.target_qpn,
             requester_qpn: self.requester_qpn?,
             psn: self.last_psn,
             src_port: self.addressing.src_port,
-            stood: Stood::Near,
+            side: FlowSide::Near,
         })
     }
 

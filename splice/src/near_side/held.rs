@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use config::MAX_CLASSES;
 
 use super::{NearKey, NearSide};
+use crate::back_pressure::Lists;
 use crate::context::Context;
-use crate::withheld::Lists;
 
 /// Room that requesters were told of whose packets were refused, and that they may come for now.
 ///

@@ -15,9 +15,9 @@ use crate::Settings;
 use crate::classes::traffic;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
-use crate::memory::Came;
 use crate::record::FlowId;
 use crate::short::Introduction;
+use crate::stale_flows::Came;
 use crate::stats::LanDrop;
 
 impl NearSide {
@@ -46,7 +46,7 @@ impl NearSide {
             return None;
         }
         let makes_room = packet.bth.opcode.starts_message();
-        let has_room = self.flows.len() < ctx.settings.flows || makes_room && self.evict(ctx);
+        let has_room = self.flows.len() < ctx.settings.flows || makes_room && self.evict_failed(ctx);
         if !has_room || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
@@ -104,7 +104,7 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
-        let doomed = ctx.memory.doomed(&key, &came)?;
+        let doomed = ctx.stale_flows.doomed(&key, &came)?;
         let class = ctx.classes.classify(&traffic(addressing, key.target_qpn.get()), None);
         if doomed.meets_silence(ctx.classes, class, ctx.now) {
             return None;

@@ -7,9 +7,9 @@ use roce::wire::{Opcode, Packet, Qpn, Syndrome};
 
 use super::{Delivered, NearFlow, NearKey, NearSide};
 use crate::context::Context;
-use crate::memory::{Came, Remembered};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
+use crate::stale_flows::{Came, StaleFlow};
 
 impl NearSide {
     /// A response record from the peer, in any order.
@@ -32,14 +32,14 @@ impl NearSide {
         let early = ack.and_then(|body| Packet::parse(body).ok()).filter(|ack| flow.near.may_overtake(ack));
         // Of what is taken at once only the place is kept.
         let Some(copy) = ctx.pool.copy(if early.is_some() { &[] } else { body }) else {
-            return self.shed(slot, ctx);
+            return self.evict(slot, ctx);
         };
         let held = copy.as_ref().len();
         match flow.responses.insert(seq, copy, &mut self.pages) {
             Ok(()) => flow.waiting = flow.waiting.saturating_add(held as u32),
             // More has overtaken a response than can wait for it: without this one nothing would
             // ever follow.
-            Err(Insert::NoRoom | Insert::BeyondWindow) => return self.shed(slot, ctx),
+            Err(Insert::NoRoom | Insert::BeyondWindow) => return self.evict(slot, ctx),
             // It came along with a message, or that copy has come now.
             Err(Insert::Duplicate | Insert::Late) => return,
         }
@@ -106,7 +106,7 @@ impl NearSide {
             return false;
         }
         let came = Came { src_port: flow.addressing.src_port, psn: flow.last_psn, starts: true };
-        let Some(doomed) = ctx.memory.doomed(&flow.key(), &came) else { return false };
+        let Some(doomed) = ctx.stale_flows.doomed(&flow.key(), &came) else { return false };
         flow.pair(doomed.flow.requester_qpn);
         let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
         if doomed.meets_silence(ctx.classes, class, ctx.now) {
@@ -123,7 +123,7 @@ impl NearSide {
     fn meet(flow: &mut NearFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         if requester_qpn != Qpn::new(0) && flow.requester_qpn != Some(requester_qpn) {
             flow.pair(requester_qpn);
-            ctx.memory.spare(&flow.key());
+            ctx.stale_flows.spare(&flow.key());
             ctx.stats.paired += 1;
         }
     }
@@ -140,7 +140,7 @@ impl NearSide {
 
     /// The peer learned a flow's requester in an earlier session and could not say so any more: now
     /// the requester can be refused.
-    pub(crate) fn acquaint(&mut self, remembered: &Remembered, ctx: &mut Context<'_>) {
+    pub(crate) fn acquaint(&mut self, remembered: &StaleFlow, ctx: &mut Context<'_>) {
         let key = remembered.key();
         let Some(flow) = self.by_key.get(&key).and_then(|slot| self.flows.get(slot)) else { return };
         let is_its = flow.addressing.src_port == remembered.src_port

@@ -8,7 +8,7 @@ use slotmap::SlotMap;
 use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::lookup::Lookup;
-use crate::relief::host_share;
+use crate::reclaimer::host_share;
 
 slotmap::new_key_type! {
     /// One requester's share of a target.

@@ -10,7 +10,7 @@ use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, Stream
 use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Aeth, Ext, Nak, Opcode, Packet, Psn, Qpn, Reth, Syndrome};
 use splice::record::{FlowId, Head, Opening, Reason};
-use splice::{Arrival, Ecn, Gateway, LAN_DROPS, LaneId, Remembered, SessionEnd, Settings, Stood};
+use splice::{Arrival, Ecn, FlowSide, Gateway, LAN_DROPS, LaneId, SessionEnd, Settings, StaleFlow};
 
 const MAX_PACKET: usize = 1400;
 const R: Qpn = Qpn::new(0x11);
@@ -254,14 +254,14 @@ fn read_data_asked_for_under_an_earlier_policy_is_taken() {
 
 #[test]
 fn more_flows_than_two_sides_have_are_not_remembered_but_counted() {
-    let flow = |qpn: u32| Remembered {
+    let flow = |qpn: u32| StaleFlow {
         requester: target(),
         target: requester(),
         target_qpn: Qpn::new(qpn),
         requester_qpn: R,
         psn: Psn::new(0),
         src_port: 50_000,
-        stood: Stood::Far,
+        side: FlowSide::Far,
     };
     for (limit, most) in [(None, 200_000), (Some(10), 20)] {
         let mut bench = Bench::new(|settings| settings.flows = limit.unwrap_or(settings.flows));
@@ -488,7 +488,7 @@ fn a_requester_is_told_to_slow_down_while_much_waits_for_the_link() {
 fn a_gateway_that_stops_waits_for_its_targets_and_tells_those_left() {
     let mut bench = Bench::new(|_| {});
     bench.request(FLOW, 0, Some(addressing(0)), &send(0x22, 100));
-    bench.gateway.close_door();
+    bench.gateway.stop_accepting();
     assert!(!bench.gateway.is_quiet(), "the target has not answered");
     bench.response(&acknowledge(R, 100));
     bench.wait(Duration::from_millis(5));

@@ -8,7 +8,7 @@ use config::Policy;
 use roce::ip::{Addressing, Datagram};
 use roce::pairing::source_port;
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::{Remembered, SessionEnd, Settings, Stood};
+use splice::{FlowSide, SessionEnd, Settings, StaleFlow};
 
 use crate::sites::{STEP, Sites};
 
@@ -155,27 +155,27 @@ fn a_port_that_changes_with_each_message_ends_nothing() {
 fn a_peer_remembers_only_flows_between_its_hosts_and_ours() {
     let mut sites = Sites::new(1, |settings| settings);
     let [here, there, other] = ["10.0.0.1", "10.0.1.1", "10.0.0.2"].map(|host| host.parse().unwrap());
-    let flow = |requester, target, stood| Remembered {
+    let flow = |requester, target, side| StaleFlow {
         requester,
         target,
         target_qpn: TARGET,
         requester_qpn: REQUESTER,
         psn: Psn::new(100),
         src_port: source_port(REQUESTER, TARGET),
-        stood,
+        side,
     };
     let group = "239.1.1.1".parse().unwrap();
     let bad = [
-        flow(here, there, Stood::Near),
-        flow(other, here, Stood::Near),
-        flow(there, group, Stood::Near),
-        flow(there, here, Stood::Far),
-        flow(here, other, Stood::Far),
+        flow(here, there, FlowSide::Near),
+        flow(other, here, FlowSide::Near),
+        flow(there, group, FlowSide::Near),
+        flow(there, here, FlowSide::Far),
+        flow(here, other, FlowSide::Far),
     ];
     sites.gateways[0].session_up(Duration::from_micros(100), 1400, 1, &bad, sites.now);
     let stats = sites.gateways[0].stats();
     assert_eq!((stats.bad_records, stats.far_flows, stats.remembered), (5, 0, 0));
-    let good = [flow(there, here, Stood::Near), flow(here, there, Stood::Far)];
+    let good = [flow(there, here, FlowSide::Near), flow(here, there, FlowSide::Far)];
     sites.gateways[0].session_up(Duration::from_micros(100), 1400, 1, &good, sites.now);
     let stats = sites.gateways[0].stats();
     assert_eq!((stats.bad_records, stats.far_flows, stats.remembered), (5, 1, 1));

@@ -1,7 +1,7 @@
 //! Who may add how much to a class's bulk stream.
 
 use super::Senders;
-use super::slot::Claim;
+use super::slot::Reservation;
 use crate::group::Group;
 use crate::marker::Marker;
 
@@ -42,8 +42,8 @@ impl Senders {
     /// what is kept for those that have begun.
     #[must_use]
     pub fn takes_message(&self, class: usize, group: Group, len: usize, marker: &mut Marker) -> bool {
-        let pressed = self.pressed(class);
-        self.slot(class).is_some_and(|slot| slot.takes_message(group, len, marker, pressed))
+        let effective_backlog = self.effective_backlog(class);
+        self.slot(class).is_some_and(|slot| slot.takes_message(group, len, marker, effective_backlog))
     }
 
     /// Returns the room to keep for a message of which so much is to come, as it says, and so
@@ -55,7 +55,7 @@ impl Senders {
     }
 
     /// A message of this group and the class has `bytes` kept, where it had what `claim` says.
-    pub fn promise(&mut self, class: usize, group: Group, claim: &mut Claim, bytes: usize) {
+    pub fn promise(&mut self, class: usize, group: Group, claim: &mut Reservation, bytes: usize) {
         self.move_claim(class, claim, bytes, |slot, less, more| slot.promise(group, less, more));
     }
 

@@ -2,12 +2,12 @@
 
 use super::Senders;
 use super::shares::framed;
-use super::slot::{Claim, Slot};
+use super::slot::{Reservation, Slot};
 
 impl Senders {
     /// A flow now waits for `bytes` that it has asked for, to be pushed for the class, where it
     /// waited for what `claim` says: the room for them is kept.
-    pub fn await_responses(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
+    pub fn await_responses(&mut self, class: usize, claim: &mut Reservation, bytes: usize) {
         let moves = !self.holds(class, claim);
         self.move_claim(class, claim, framed(bytes), Slot::keep);
         // What was asked for under earlier classes is still to be taken.
@@ -19,24 +19,24 @@ impl Senders {
     /// Returns whether what is claimed, if anything, counts for the streams that the class has now.
     #[inline]
     #[must_use]
-    pub fn holds(&self, class: usize, claim: &Claim) -> bool {
+    pub fn holds(&self, class: usize, claim: &Reservation) -> bool {
         let place = self.place(class).filter(|place| *place == claim.place());
         let slot = place.and_then(|place| self.slots.get(place)?.as_ref());
-        claim.bytes == 0 || slot.is_some_and(|slot| slot.era == claim.era)
+        claim.bytes == 0 || slot.is_some_and(|slot| slot.generation == claim.generation)
     }
 
     /// Returns whether a flow that waits for what it has asked for may ask for more for the class:
     /// all of it takes the same streams.
     #[inline]
     #[must_use]
-    pub fn may_join(&self, class: usize, claim: &Claim) -> bool {
+    pub fn may_join(&self, class: usize, claim: &Reservation) -> bool {
         claim.bytes == 0 || self.place(class) == Some(claim.place())
     }
 
     /// A flow now expects `bytes` more for the class's bulk stream, where it expected what `claim`
     /// says.
     #[inline]
-    pub fn expect(&mut self, class: usize, claim: &mut Claim, bytes: usize) {
+    pub fn expect(&mut self, class: usize, claim: &mut Reservation, bytes: usize) {
         self.move_claim(class, claim, bytes, Slot::expect);
     }
 
@@ -45,14 +45,14 @@ impl Senders {
     pub(super) fn move_claim(
         &mut self,
         class: usize,
-        claim: &mut Claim,
+        claim: &mut Reservation,
         bytes: usize,
         change: impl Fn(&mut Slot, usize, usize),
     ) {
         let before = std::mem::take(claim);
         let place = self.place(class);
         let slot = self.slots.get_mut(before.place()).and_then(Option::as_mut);
-        let slot = slot.filter(|slot| before.bytes > 0 && slot.era == before.era);
+        let slot = slot.filter(|slot| before.bytes > 0 && slot.generation == before.generation);
         let moves = place != Some(before.place());
         let withdrawn = match slot {
             Some(slot) if moves => {
@@ -64,7 +64,7 @@ impl Senders {
         };
         if let Some((place, slot)) = place.zip(self.slot_mut(class)) {
             change(slot, withdrawn, bytes);
-            *claim = Claim { place: place as u16, era: slot.era, bytes };
+            *claim = Reservation { place: place as u16, generation: slot.generation, bytes };
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::turns::SHARE;
+use super::drr::SHARE;
 use crate::bounds::{LEAST_BACKLOG, part_of};
 use crate::class::{Class, MAX_CLASSES};
 
@@ -49,11 +49,11 @@ pub(super) fn shares(classes: &[Class]) -> Vec<usize> {
 }
 
 /// For each class: which ones are parts of the same.
-pub(super) fn kin(classes: &[Class]) -> Vec<Range<usize>> {
-    let mut kin: Vec<Range<usize>> = Vec::with_capacity(classes.len());
+pub(super) fn siblings(classes: &[Class]) -> Vec<Range<usize>> {
+    let mut siblings: Vec<Range<usize>> = Vec::with_capacity(classes.len());
     for (class, _) in classes.iter().enumerate().filter(|(_, class)| !class.joins_next) {
-        let first = kin.len();
-        kin.resize(class + 1, first..class + 1);
+        let first = siblings.len();
+        siblings.resize(class + 1, first..class + 1);
     }
-    kin
+    siblings
 }

@@ -26,7 +26,7 @@ pub(super) struct Slot {
     /// on as they are as long as that stands.
     pub(super) told: Option<(Repair, f64)>,
     /// Classes it has lost: claims made before are void.
-    pub(super) era: u32,
+    pub(super) generation: u32,
     /// Bytes that sources will still push to the bulk stream, as far as known.
     expected: usize,
     /// Room in the bulk stream kept for what was asked for elsewhere, in bytes.
@@ -66,14 +66,14 @@ struct Excess {
 
 /// Bytes that a flow has a class's stream count on, and with which slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Claim {
+pub struct Reservation {
     /// A slot's number, less than `SLOTS`.
     pub(super) place: u16,
-    pub(super) era: u32,
+    pub(super) generation: u32,
     pub(super) bytes: usize,
 }
 
-impl Claim {
+impl Reservation {
     pub(super) fn place(&self) -> usize {
         self.place.into()
     }
@@ -96,7 +96,7 @@ impl Slot {
             excess: Excess::default(),
             priority: 0,
             told: None,
-            era: 0,
+            generation: 0,
             expected: 0,
             awaited: 0,
             begun: 0,
@@ -268,14 +268,14 @@ impl Slot {
 
     /// Returns whether less than half of the backlog is taken, of which so much counts as taken,
     /// and what is under way leaves room as well.
-    pub(super) fn has_headroom(&self, pressed: usize) -> bool {
+    pub(super) fn has_headroom(&self, effective_backlog: usize) -> bool {
         let held = self.bulk.backlog() + self.bulk.in_flight();
-        pressed < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
+        effective_backlog < self.max_backlog / 2 && held < self.max_buffered / 16 * 15
     }
 
     /// Bytes that the backlog may grow by before that is so no more.
-    pub(super) fn headroom(&self, pressed: usize) -> usize {
-        (self.max_backlog / 2).saturating_sub(pressed)
+    pub(super) fn headroom(&self, effective_backlog: usize) -> usize {
+        (self.max_backlog / 2).saturating_sub(effective_backlog)
     }
 
     /// Tells whether a message of this group may begin for which `len` bytes are to be kept;
@@ -286,7 +286,7 @@ impl Slot {
         group: Group,
         len: usize,
         marker: &mut Marker,
-        pressed: usize,
+        effective_backlog: usize,
     ) -> bool {
         let own = self.begun_of.get(group.place()).copied().unwrap_or(0);
         let others = (self.begun - own).min(self.max_backlog / 8);
@@ -297,17 +297,17 @@ impl Slot {
         let part = (self.max_backlog / OTHERS).saturating_sub(rest) / (OTHERS_ALPHA + 1) * OTHERS_ALPHA;
         let used = waiting.saturating_add(framed(own));
         let filled = |queued: usize, most: usize| queued as f64 / most.max(1) as f64;
-        let picks = if filled(used, part) - 0.5 > filled(pressed, self.max_backlog) - 0.25 {
+        let picks = if filled(used, part) - 0.5 > filled(effective_backlog, self.max_backlog) - 0.25 {
             marker.picks(used, part, 0.5)
         } else {
-            marker.picks(pressed, self.max_backlog, 0.25)
+            marker.picks(effective_backlog, self.max_backlog, 0.25)
         };
-        !picks && self.has_headroom(pressed) && fits && used.saturating_add(framed(len)) <= part
+        !picks && self.has_headroom(effective_backlog) && fits && used.saturating_add(framed(len)) <= part
     }
 
     /// Returns true if the sender of a packet that comes now is to be told to slow down.
-    pub(super) fn marks(&mut self, pressed: usize) -> bool {
-        self.marker.marks(pressed, self.max_backlog)
+    pub(super) fn marks(&mut self, effective_backlog: usize) -> bool {
+        self.marker.marks(effective_backlog, self.max_backlog)
     }
 
     /// Bytes that may be asked for where there is headroom.
@@ -328,7 +328,7 @@ impl Slot {
 
     /// Its class is gone: it takes nothing more, so nothing is to come.
     pub(super) fn retire(&mut self) {
-        self.era = self.era.wrapping_add(1);
+        self.generation = self.generation.wrapping_add(1);
         self.expect(self.expected, 0);
         (self.awaited, self.begun) = (0, 0);
         self.begun_of.fill(0);

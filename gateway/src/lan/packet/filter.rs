@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use socket2::SockFilter;
 
 use crate::lan::ROCE_PORT;
-use crate::steering::{Assembler, Family, Part, reckon};
+use crate::steering::{Assembler, Family, Part, append_thread_hash};
 
 /// The Ethertype of RoCE v1.
 const ROCE_V1: u32 = 0x8915;
@@ -137,7 +137,7 @@ fn take(program: &mut Program, family: Family, part: Part, groups: &[IpAddr]) {
         program.label(Target::Ours(family));
     }
     if part.threads > 1 {
-        reckon(program, family, part.threads);
+        append_thread_hash(program, family, part.threads);
         program.unless_equal(part.thread.into(), Target::Others(family));
     }
     program.accept(ACCEPT_ALL);

@@ -17,7 +17,7 @@
 use std::time::{Duration, Instant};
 
 use crate::flow::horizon::NEARBY;
-use crate::flow::passed::Style;
+use crate::flow::rewritten::Style;
 use crate::pairing::Span;
 use crate::wire::{Ext, Kind, Nak, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::abort::{Abort, Outcome};
 use super::{Failure, Far, NEARBY, State, Window};
-use crate::flow::passed::Reply;
+use crate::flow::rewritten::Reply;
 use crate::wire::{Aeth, Nak, Packet, Psn, Qpn, Syndrome};
 
 /// So far before its first PSN a flow speaks of which the target has said nothing: further than the

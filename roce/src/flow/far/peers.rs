@@ -1,7 +1,7 @@
 //! The two queue pairs of a flow.
 
 use crate::cm::Terms;
-use crate::flow::passed::{Reply, Style};
+use crate::flow::rewritten::{Reply, Style};
 use crate::wire::{Aeth, Bth, Psn, Qpn};
 
 /// Target and requester, as packets and connection management tell them.

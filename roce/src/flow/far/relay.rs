@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::flow::passed::Reply;
+use crate::flow::rewritten::Reply;
 use crate::wire::{Aeth, Psn};
 
 /// The near side's knowledge, and what it is to hear.

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::read::{self, aeth_for};
 use super::window::Advance;
-use super::{Failure, Far, NEARBY, Passed, Rnr, State, Verdict, Why};
+use super::{Failure, Far, NEARBY, RewrittenPacket, Rnr, State, Verdict, Why};
 use crate::pairing::Word;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Psn, RnrTimer, Syndrome, Transport};
 
@@ -173,7 +173,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.note_before_all(psn) || self.is_elsewhere(psn) || self.has_returned(psn) {
             // The requester's first packets may never have reached the near side. It knows, and
             // comes back to this PSN if it has sent it. Or it is in another incarnation, too.
-            return Verdict::Relay(Passed::unchanged(packet));
+            return Verdict::Relay(RewrittenPacket::unchanged(packet));
         }
         if psn.is_before(self.window.una()) {
             return Verdict::Drop(Why::Duplicate);
@@ -343,10 +343,10 @@ impl<B: AsRef<[u8]>> Far<B> {
         let said = self.said.aeth();
         let aeth = aeth_for(opcode, packet, said).map(|aeth| self.said.corrected(aeth));
         if opcode == packet.bth.opcode && aeth.as_ref() == packet.ext.aeth() {
-            return Verdict::Relay(Passed::unchanged(packet));
+            return Verdict::Relay(RewrittenPacket::unchanged(packet));
         }
         let bth = Bth { opcode, ..packet.bth };
-        Verdict::Relay(Passed::rewritten(packet, bth, aeth))
+        Verdict::Relay(RewrittenPacket::rewritten(packet, bth, aeth))
     }
 }
 
@@ -356,10 +356,10 @@ fn positive(aeth: Aeth) -> Aeth {
     Aeth { syndrome, ..aeth }
 }
 
-fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> Passed {
+fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> RewrittenPacket {
     if psn == packet.bth.psn && packet.ext == Ext::Aeth(aeth) {
-        return Passed::unchanged(packet);
+        return RewrittenPacket::unchanged(packet);
     }
     let bth = Bth { psn, ..packet.bth };
-    Passed::rewritten(packet, bth, Some(aeth))
+    RewrittenPacket::rewritten(packet, bth, Some(aeth))
 }

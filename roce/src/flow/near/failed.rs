@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::super::horizon::{MAX_MESSAGE, NEARBY};
-use super::super::passed::Reply;
+use super::super::rewritten::Reply;
 use super::due::Say;
 use super::seen::SEEN_MAX;
 use super::{Near, NearConfig, Proof, Ring, State, Why};

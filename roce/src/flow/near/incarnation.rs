@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::answers::Asked;
 use super::seen::Seen;
 use super::strangers::Strangers;
-use super::{Near, NearConfig, Proof, Standing, State};
+use super::{Near, NearConfig, Proof, PsnPosition, State};
 use crate::flow::horizon::{NEARBY, Order};
-use crate::flow::passed::Style;
+use crate::flow::rewritten::Style;
 use crate::wire::{Packet, Psn};
 
 /// Another request than the target has answered at its PSN.
@@ -580,9 +580,9 @@ impl Near {
     /// Returns whether a PSN that has come is outstanding, or is the one expected.
     pub(super) fn fits(&self, psn: Psn) -> bool {
         match self.classify(psn) {
-            Standing::InOrder => true,
-            Standing::Duplicate { .. } => self.ring.holds(psn),
-            Standing::Ahead => false,
+            PsnPosition::InOrder => true,
+            PsnPosition::Duplicate { .. } => self.ring.holds(psn),
+            PsnPosition::Ahead => false,
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::cm::Terms;
-use crate::flow::passed::Style;
+use crate::flow::rewritten::Style;
 use crate::wire::Qpn;
 
 /// A requester's queue pair and habits.

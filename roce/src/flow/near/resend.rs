@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Near;
-use crate::flow::passed::Passed;
+use crate::flow::rewritten::RewrittenPacket;
 use crate::wire::{Bth, Ext, Kind, Opcode, Packet, Psn};
 
 /// Responses that a repeated READ asks for and that were passed on before: those from `from` on,
@@ -80,7 +80,7 @@ impl Near {
     /// Tells how a kept response goes to the requester once more. The first that answers a READ is
     /// its First or Only one, whichever it was before.
     #[must_use]
-    pub fn pass_again(&self, packet: &Packet<'_>, is_first: bool) -> Passed {
+    pub fn pass_again(&self, packet: &Packet<'_>, is_first: bool) -> RewrittenPacket {
         let ends = matches!(packet.bth.opcode, Opcode::ReadResponseLast | Opcode::ReadResponseOnly);
         let opcode = match (is_first, ends) {
             (true, true) => Opcode::ReadResponseOnly,
@@ -89,14 +89,14 @@ impl Near {
             (false, false) => Opcode::ReadResponseMiddle,
         };
         if opcode == packet.bth.opcode {
-            return Passed::unchanged(packet);
+            return RewrittenPacket::unchanged(packet);
         }
         let known = match packet.ext {
             Ext::Aeth(aeth) => aeth,
             _ => self.target.aeth(),
         };
         let aeth = (opcode != Opcode::ReadResponseMiddle).then_some(known);
-        Passed::rewritten(packet, Bth { opcode, ..packet.bth }, aeth)
+        RewrittenPacket::rewritten(packet, Bth { opcode, ..packet.bth }, aeth)
     }
 
     /// The requester was given these responses once more.

@@ -7,7 +7,7 @@ use super::ring::Ring;
 use super::rnr::Rnr;
 use super::{Deliver, Near, later};
 use crate::flow::horizon::NEARBY;
-use crate::flow::passed::Passed;
+use crate::flow::rewritten::RewrittenPacket;
 use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Place, Psn, RnrTimer, Syndrome};
 
 impl Near {
@@ -250,7 +250,7 @@ impl Near {
             self.replays.begin_answer(packet.bth.psn);
         }
         if !self.replays.is_restart(packet.bth.psn) {
-            return Deliver::Emit(Passed::unchanged(packet));
+            return Deliver::Emit(RewrittenPacket::unchanged(packet));
         }
         self.replays.end_restart();
         let fresh = self.target.aeth();
@@ -259,9 +259,9 @@ impl Near {
             Opcode::ReadResponseLast => {
                 (Opcode::ReadResponseOnly, packet.ext.aeth().copied().unwrap_or(fresh))
             }
-            _ => return Deliver::Emit(Passed::unchanged(packet)),
+            _ => return Deliver::Emit(RewrittenPacket::unchanged(packet)),
         };
         let bth = Bth { opcode, ..packet.bth };
-        Deliver::Emit(Passed::rewritten(packet, bth, Some(aeth)))
+        Deliver::Emit(RewrittenPacket::rewritten(packet, bth, Some(aeth)))
     }
 }

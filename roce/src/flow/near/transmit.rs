@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Near;
 use super::due::Say;
-use crate::flow::passed::Reply;
+use crate::flow::rewritten::Reply;
 use crate::wire::{Aeth, Nak, Psn, Qpn, Syndrome};
 
 /// The message sequence number has 24 bits.

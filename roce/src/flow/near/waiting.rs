@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Near, later};
-use crate::flow::passed::Reply;
+use crate::flow::rewritten::Reply;
 use crate::wire::{Psn, Qpn};
 
 /// The word that keeps a requester waiting comes at

@@ -74,7 +74,7 @@ fn a_change_of_policy_leaves_classes_the_room_that_a_session_with_it_gives_them(
 }
 
 /// Delivers what the claim says, in records of a READ's responses.
-fn answer(pair: &mut Pair, class: usize, claim: &mut Claim, mut bytes: usize) {
+fn answer(pair: &mut Pair, class: usize, claim: &mut Reservation, mut bytes: usize) {
     while bytes > 0 {
         pair.senders.await_responses(class, claim, bytes);
         assert!(pair.senders.has_room_for_response(class, Urgency::Bulk, 1040), "{bytes} bytes to come");
@@ -89,7 +89,7 @@ fn what_targets_were_asked_for_has_its_room_until_it_is_sent_whatever_the_policy
     // The class stays; it is another, of which the flow's claim does not know yet.
     for name in ["a", "old"] {
         let mut pair = Pair::new(named(&[name]), 512 << 20);
-        let mut claim = Claim::default();
+        let mut claim = Reservation::default();
         let asked = pair.senders.read_room(0);
         assert_eq!(asked, 10_000_000);
         pair.senders.await_responses(0, &mut claim, asked);
@@ -173,7 +173,7 @@ fn what_flows_count_on_moves_with_their_class() {
     let (before, after) = (named(&["a", "b"]), named(&["b", "c"]));
     let config = Config::new(1_000_000_000, MAX_PACKET);
     let mut senders = up(&config, &before, crate::test_clock());
-    let (mut one, mut other) = (Claim::default(), Claim::default());
+    let (mut one, mut other) = (Reservation::default(), Reservation::default());
     let room = senders.read_room(0);
     senders.await_responses(0, &mut one, 1000);
     senders.await_responses(1, &mut other, 500);
@@ -334,7 +334,7 @@ fn a_part_may_ask_for_a_piece_of_a_read_beside_full_ones() {
         }
     }
     assert!(senders.read_room(0) >= piece, "{} of {piece}", senders.read_room(0));
-    let mut claim = Claim::default();
+    let mut claim = Reservation::default();
     senders.await_responses(0, &mut claim, piece);
     assert!(senders.read_room(0) < piece, "one at a time");
     assert_eq!(senders.read_room(1), 0);
@@ -379,7 +379,7 @@ fn a_part_that_has_too_much_takes_no_other_part_along() {
     };
     assert_eq!(rank(&pair, 1), (vec![0, 1, 2], 0));
     // The middle one has promised more than it may hold.
-    let mut claim = Claim::default();
+    let mut claim = Reservation::default();
     pair.senders.await_responses(1, &mut claim, 1 << 30);
     pair.set_classes(auto_and_rest(3)).unwrap();
     assert_eq!(rank(&pair, 1), (vec![1], MOST_URGENT));
@@ -402,7 +402,7 @@ fn a_message_finds_what_goes_before_it() {
     pair.senders.note_message(2, 4096, 0);
     let found = pair.senders.sizes(2)[Bucket::of(4096).index()];
     assert_eq!((found.messages, found.waiting, found.same), (1, (first + own + own) as u64, own as u64));
-    let mut claim = Claim::default();
+    let mut claim = Reservation::default();
     pair.senders.expect(2, &mut claim, 1 << 20);
     assert_eq!(pair.senders.found(2).waiting, first + own + own, "whatever is about to come");
     while pair.senders.has_headroom(2) {

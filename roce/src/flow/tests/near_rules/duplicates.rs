@@ -25,12 +25,12 @@ fn what_was_never_seen_is_never_acknowledged() {
     for psn in [99, 50, 0, 0xff_ffff, 0x80_0065] {
         let verdict = bench.request(Opcode::SendOnly, psn, 256);
         assert_eq!(verdict, Verdict::Drop(Why::Stale), "{psn}");
-        assert_eq!(bench.near.classify(Psn::new(psn)), Standing::Duplicate { recent: false });
+        assert_eq!(bench.near.classify(Psn::new(psn)), PsnPosition::Duplicate { recent: false });
         assert_eq!(bench.said(), []);
     }
-    assert_eq!(bench.near.classify(Psn::new(100)), Standing::Duplicate { recent: true });
-    assert_eq!(bench.near.classify(Psn::new(101)), Standing::InOrder);
-    assert_eq!(bench.near.classify(Psn::new(102)), Standing::Ahead);
+    assert_eq!(bench.near.classify(Psn::new(100)), PsnPosition::Duplicate { recent: true });
+    assert_eq!(bench.near.classify(Psn::new(101)), PsnPosition::InOrder);
+    assert_eq!(bench.near.classify(Psn::new(102)), PsnPosition::Ahead);
 }
 
 #[test]

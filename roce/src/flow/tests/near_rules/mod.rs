@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::{R, Rng, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
 use crate::cm::Terms;
-use crate::flow::near::{Deliver, Near, NearConfig, Standing, Verdict, Why};
+use crate::flow::near::{Deliver, Near, NearConfig, PsnPosition, Verdict, Why};
 use crate::wire::{BTH_LEN, Bth, Opcode, PathMtu, Psn, Qpn};
 
 const FORWARD: Verdict = Verdict::Forward;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// thousand did, the ACKs that say nothing were most of what the gateway and its hosts had to do,
 /// everything waited for longer, and that made more of them.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(super) struct KeepAliveBudget {
     since: Option<Instant>,
     left: u32,
 }
@@ -16,7 +16,7 @@ pub(super) struct Words {
 const WORDS: u32 = 100;
 const EACH: Duration = Duration::from_millis(10);
 
-impl Words {
+impl KeepAliveBudget {
     /// Takes one if there is one.
     pub(super) fn take(&mut self, now: Instant) -> bool {
         if self.since.is_none_or(|since| now.saturating_duration_since(since) >= EACH) {

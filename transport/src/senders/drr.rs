@@ -9,7 +9,7 @@
 /// [`SHARE`] packets' worth of bytes comes before them: whatever the ranks, one with something to
 /// send gets about one packet in `SHARE + 1`, or as much less as others are in the same position.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct DrrScheduler {
     /// By rank.
     turns: Vec<Turn>,
     /// Bytes that those of lower ranks may send before a stream is asked.
@@ -36,7 +36,7 @@ pub(super) const SHARE: usize = 16;
 /// Bytes that a stream may send in its turn, at least.
 const LEAST_QUANTUM: isize = 16 << 10;
 
-impl Turns {
+impl DrrScheduler {
     /// Creates the turns of streams that share one with its rank, for packets of `max_packet` bytes
     /// at most.
     pub(super) fn new(turns: impl Iterator<Item = (Vec<usize>, u8)>, max_packet: usize) -> Self {
@@ -137,7 +137,7 @@ mod tests {
     /// packets of its length.
     fn play(ranks: &[u8], lengths: &[usize], mut left: Vec<usize>, total: usize) -> (Vec<usize>, Vec<usize>) {
         let each = ranks.iter().enumerate().map(|(stream, rank)| (vec![stream], *rank));
-        let mut turns = Turns::new(each, PACKET);
+        let mut turns = DrrScheduler::new(each, PACKET);
         let (mut sent, mut order) = (vec![0; ranks.len()], Vec::new());
         for _ in 0..total {
             let served = turns.serve(|stream| {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_stream_with_nothing_to_send_earns_nothing_for_later() {
-        let mut turns = Turns::new([(vec![0], 0), (vec![1], 1)].into_iter(), PACKET);
+        let mut turns = DrrScheduler::new([(vec![0], 0), (vec![1], 1)].into_iter(), PACKET);
         let mut idle_asked = 0;
         for _ in 0..1000 {
             turns.serve(|stream| {
@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn who_shares_a_turn_has_no_more_than_others() {
-        let mut turns = Turns::new([(vec![0, 1, 2], 0), (vec![3], 0), (vec![4, 5], 1)].into_iter(), PACKET);
+        let mut turns =
+            DrrScheduler::new([(vec![0, 1, 2], 0), (vec![3], 0), (vec![4, 5], 1)].into_iter(), PACKET);
         let mut sent = [0_usize; 6];
         for _ in 0..17_000 {
             let served = turns.serve(|stream| (stream != 1).then_some((PACKET, stream)));

@@ -7,7 +7,7 @@
 //! discard; Romanow and Floyd, IEEE JSAC 13(4), 1995).
 
 use roce::wire::{Kind, Packet};
-use transport::{Claim, Group, Marker, Senders};
+use transport::{Group, Marker, Reservation, Senders};
 
 use crate::context::Context;
 use crate::stats::LanDrop;
@@ -31,10 +31,10 @@ enum Message {
 /// is taken to be as long as the last SEND. What is said is believed as far as it comes: kept is as
 /// much as has come of a message, 64 KiB at least and a sixteenth of the queue at most.
 #[derive(Debug, Default)]
-pub(crate) struct Whole {
+pub(crate) struct UcAdmission {
     message: Message,
     /// Room kept in the class's stream for the rest of it.
-    kept: Claim,
+    kept: Reservation,
     /// Bytes still to come of it, as was said.
     coming: usize,
     /// Bytes that have come of it.
@@ -44,7 +44,7 @@ pub(crate) struct Whole {
     marker: Marker,
 }
 
-impl Whole {
+impl UcAdmission {
     /// The next packet of this host, for this class.
     pub(crate) fn take(
         &mut self,

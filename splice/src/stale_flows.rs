@@ -2,7 +2,7 @@
 //!
 //! A gateway that restarts knows no flow, yet must tell the programs on its side that theirs are
 //! over, and for that it needs the queue-pair number to address. Its peer survived and remembers:
-//! it hands its [`Remembered`] flows over before the new session carries anything, and the
+//! it hands its [`StaleFlow`] flows over before the new session carries anything, and the
 //! restarted gateway poisons those targets. It refuses a requester that goes on in the midst of a
 //! message, which can never complete. A request that begins a message may be of the next
 //! incarnation and goes to the target. If that stays silent, since the peer has poisoned it, its
@@ -20,7 +20,7 @@ use crate::session_end::SessionEnd;
 
 /// Which end of a flow the remembering gateway stood at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stood {
+pub enum FlowSide {
     /// At the requester's: its peer must poison the target.
     Near,
     /// At the target's: its peer must refuse the requester.
@@ -29,7 +29,7 @@ pub enum Stood {
 
 /// A flow of an earlier session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remembered {
+pub struct StaleFlow {
     /// The requester's address.
     pub requester: IpAddr,
     /// The target's address.
@@ -43,10 +43,10 @@ pub struct Remembered {
     /// The UDP source port that its requests came from.
     pub src_port: u16,
     /// Where the gateway that remembers stood.
-    pub stood: Stood,
+    pub side: FlowSide,
 }
 
-impl Remembered {
+impl StaleFlow {
     pub(crate) fn key(&self) -> FlowKey {
         FlowKey { requester: self.requester, target: self.target, target_qpn: self.target_qpn }
     }
@@ -62,8 +62,8 @@ impl Remembered {
 /// A requester that must be refused, since the peer remembers a flow of its that we do not know
 /// (any more).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doomed {
-    pub(crate) flow: Remembered,
+pub(crate) struct ResetMark {
+    pub(crate) flow: StaleFlow,
     /// How its session ended.
     pub(crate) ended: SessionEnd,
     /// Where it is refused by silence: until then.
@@ -72,7 +72,7 @@ pub(crate) struct Doomed {
     pub(crate) until: Instant,
 }
 
-impl Doomed {
+impl ResetMark {
     /// Returns true if it gets no answer yet: its class refuses by silence, which is not over.
     pub(crate) fn meets_silence(&self, classes: &Classes, class: usize, now: Instant) -> bool {
         now < self.silent_until && classes.refuses_by_silence(class, self.ended)
@@ -91,12 +91,12 @@ pub(crate) struct Came {
 /// Flows kept for the peer's sake. Beyond `most` of a kind the newest are not remembered (and
 /// counted), so that a storm of flows cannot push out those already promised an error.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct StaleFlows {
     /// Bound of the flows of each kind.
     most: usize,
     /// Flows of ours whose session ended: for the peer, should it have restarted.
-    own: BTreeMap<(FlowKey, bool), (Remembered, Instant)>,
-    doomed: BTreeMap<FlowKey, Doomed>,
+    own: BTreeMap<(FlowKey, bool), (StaleFlow, Instant)>,
+    doomed: BTreeMap<FlowKey, ResetMark>,
     /// When the first of either is forgotten, or earlier.
     next: Option<Instant>,
     /// Flows not remembered, for want of room.
@@ -110,7 +110,7 @@ const TOGETHER: Duration = Duration::from_millis(100);
 /// or its target be silent.
 const NEARBY: i32 = 1 << 18;
 
-impl Memory {
+impl StaleFlows {
     /// For a gateway that has so many flows on each of its sides: all of them fit, at some 200
     /// bytes each.
     pub(crate) fn new(flows: usize) -> Self {
@@ -118,8 +118,8 @@ impl Memory {
         Self { most, own: BTreeMap::new(), doomed: BTreeMap::new(), next: None, forgotten: 0 }
     }
 
-    pub(crate) fn remember(&mut self, flow: Remembered, until: Instant) {
-        let key = (flow.key(), flow.stood == Stood::Near);
+    pub(crate) fn remember(&mut self, flow: StaleFlow, until: Instant) {
+        let key = (flow.key(), flow.side == FlowSide::Near);
         if self.own.len() < self.most || self.own.contains_key(&key) {
             self.own.insert(key, (flow, until));
             self.await_end(until);
@@ -129,7 +129,7 @@ impl Memory {
     }
 
     /// Returns the flows of ours, to hand to the peer.
-    pub(crate) fn own(&self) -> impl Iterator<Item = Remembered> + '_ {
+    pub(crate) fn own(&self) -> impl Iterator<Item = StaleFlow> + '_ {
         self.own.values().map(|(flow, _)| *flow)
     }
 
@@ -138,7 +138,7 @@ impl Memory {
         self.own.clear();
     }
 
-    pub(crate) fn doom(&mut self, doomed: Doomed) {
+    pub(crate) fn mark_reset(&mut self, doomed: ResetMark) {
         let key = doomed.flow.key();
         if self.doomed.len() < self.most || self.doomed.contains_key(&key) {
             self.doomed.insert(key, doomed);
@@ -150,7 +150,7 @@ impl Memory {
 
     /// Returns the requester that may be refused in the name of a flow that is over. What comes
     /// from elsewhere, or lies elsewhere, is another incarnation's, and ends this.
-    pub(crate) fn doomed(&mut self, key: &FlowKey, came: &Came) -> Option<Doomed> {
+    pub(crate) fn doomed(&mut self, key: &FlowKey, came: &Came) -> Option<ResetMark> {
         let doomed = self.doomed.get(key)?;
         let flow = &doomed.flow;
         if flow.psn.distance(came.psn).abs() <= NEARBY && !flow.is_contradicted(came) {

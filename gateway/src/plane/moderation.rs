@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// small part of the round-trip time, and not at all where it would hardly ever spare a wake-up.
 /// Nor does it rest, once in a while, when it has handed a message's last packet to a target: that
 /// is about to answer, and of a message alone nothing else is awaited.
-pub(super) struct Rest {
+pub(super) struct InterruptModeration {
     /// The longest there may be.
     most: Duration,
     /// From one wake-up to the next.
@@ -23,10 +23,10 @@ pub(super) struct Rest {
     /// Messages handed over when it last was about to sleep, and when it last did without a rest
     /// for one.
     handed_over: u64,
-    spared: Option<Instant>,
+    skipped: Option<Instant>,
 }
 
-impl Rest {
+impl InterruptModeration {
     /// The longest period is a round-trip time divided by this, within these bounds.
     const PART: u32 = 64;
     const LEAST: Duration = Duration::from_micros(50);
@@ -51,7 +51,7 @@ impl Rest {
             wakes: 0,
             arrivals: 0,
             handed_over: 0,
-            spared: None,
+            skipped: None,
         }
     }
 
@@ -103,8 +103,8 @@ impl Rest {
             return None;
         }
         let may_spare = |last: Instant| now.saturating_duration_since(last) >= Self::SPARED * period;
-        if awaits && self.spared.is_none_or(may_spare) {
-            self.spared = Some(now);
+        if awaits && self.skipped.is_none_or(may_spare) {
+            self.skipped = Some(now);
             return None;
         }
         Some(left)
@@ -117,7 +117,7 @@ mod tests {
 
     /// One that wakes up for arrivals so far apart, unless it rests, for a while: how often it woke
     /// up, for how many arrivals.
-    fn wake_ups(rest: &mut Rest, start: Instant, gap: Duration, time: Duration) -> (u32, u32) {
+    fn wake_ups(rest: &mut InterruptModeration, start: Instant, gap: Duration, time: Duration) -> (u32, u32) {
         let (mut now, mut wakes, mut arrived) = (start, 0, 0);
         while now < start + time {
             let next = start + gap * (arrived + 1);
@@ -131,8 +131,8 @@ mod tests {
 
     fn over(rtt: Duration, gap: Duration) -> f64 {
         let start = Instant::now();
-        let mut rest = Rest::new(start);
-        rest.set_path(rtt, Rest::ROOM);
+        let mut rest = InterruptModeration::new(start);
+        rest.set_path(rtt, InterruptModeration::ROOM);
         let (wakes, arrived) = wake_ups(&mut rest, start, gap, Duration::from_millis(200));
         f64::from(arrived) / f64::from(wakes)
     }
@@ -162,9 +162,10 @@ mod tests {
     #[test]
     fn what_comes_now_and_then_or_after_a_pause_wakes_at_once() {
         let start = Instant::now();
-        let mut rest = Rest::new(start);
-        rest.set_path(Duration::from_millis(25), Rest::ROOM);
-        let (few, gap, pause) = (Rest::STEADY - 1, Duration::from_micros(30), Duration::from_millis(2));
+        let mut rest = InterruptModeration::new(start);
+        rest.set_path(Duration::from_millis(25), InterruptModeration::ROOM);
+        let (few, gap, pause) =
+            (InterruptModeration::STEADY - 1, Duration::from_micros(30), Duration::from_millis(2));
         let mut now = start;
         for _ in 0..20 {
             for arrived in 1..=few {
@@ -184,8 +185,8 @@ mod tests {
     #[test]
     fn what_is_handed_over_spares_one_rest_of_a_few() {
         let start = Instant::now();
-        let mut rest = Rest::new(start);
-        rest.set_path(Duration::from_millis(25), Rest::ROOM);
+        let mut rest = InterruptModeration::new(start);
+        rest.set_path(Duration::from_millis(25), InterruptModeration::ROOM);
         let (gap, time) = (Duration::from_micros(30), Duration::from_millis(5));
         wake_ups(&mut rest, start, gap, time);
         let period = rest.period.unwrap();
@@ -193,9 +194,9 @@ mod tests {
         assert!(rest.before_sleeping(0, now).is_some());
         assert_eq!(rest.before_sleeping(1, now), None);
         assert!(rest.before_sleeping(1, now).is_some());
-        for handed_over in 2..2 + u64::from(Rest::SPARED) {
+        for handed_over in 2..2 + u64::from(InterruptModeration::SPARED) {
             now = rest.woken + period / 2;
-            let rests = handed_over < 1 + u64::from(Rest::SPARED);
+            let rests = handed_over < 1 + u64::from(InterruptModeration::SPARED);
             assert_eq!(rest.before_sleeping(handed_over, now).is_some(), rests, "{handed_over}");
             rest.woken = now + period / 2;
         }
@@ -203,8 +204,11 @@ mod tests {
 
     #[test]
     fn where_little_can_wait_rests_are_short() {
-        let mut rest = Rest::new(Instant::now());
-        for (room, most) in [(Rest::ROOM - 1, Rest::LEAST), (Rest::ROOM, Rest::MOST)] {
+        let mut rest = InterruptModeration::new(Instant::now());
+        for (room, most) in [
+            (InterruptModeration::ROOM - 1, InterruptModeration::LEAST),
+            (InterruptModeration::ROOM, InterruptModeration::MOST),
+        ] {
             rest.set_path(Duration::from_millis(25), room);
             assert_eq!(rest.most, most);
         }
@@ -213,7 +217,7 @@ mod tests {
     #[test]
     fn timers_alone_are_no_stream() {
         let start = Instant::now();
-        let mut rest = Rest::new(start);
+        let mut rest = InterruptModeration::new(start);
         for wake in 1..100 {
             let now = start + Duration::from_micros(20) * wake;
             rest.woken(7, now);

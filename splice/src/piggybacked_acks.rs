@@ -47,7 +47,7 @@ impl Answer {
 ///
 /// Rule: `docs/protocol.md#rule-response-twice`.
 #[derive(Debug)]
-pub(crate) struct Answers {
+pub(crate) struct PiggybackedAcks {
     places: Box<[Option<Answer>]>,
 }
 
@@ -62,7 +62,7 @@ const FRESH: Duration = Duration::from_secs(10);
 /// BTH, AETH and what an atomic returns.
 const LONGEST: usize = 12 + 4 + 8;
 
-impl Answers {
+impl PiggybackedAcks {
     pub(crate) fn new() -> Self {
         Self { places: vec![None; PLACES].into() }
     }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_last_answer_goes_along_once() {
-        let (mut answers, now) = (Answers::new(), origin());
+        let (mut answers, now) = (PiggybackedAcks::new(), origin());
         answers.note(connection(1), FlowId(5), 7, [&[1; 16], &[]], now);
         answers.note(connection(1), FlowId(5), 8, [&[1; 12], &[2; 4]], now);
         assert!(answers.take(&connection(2), now).is_none());
@@ -134,14 +134,14 @@ mod tests {
 
     #[test]
     fn what_is_longer_than_an_answer_is_none() {
-        let (mut answers, now) = (Answers::new(), origin());
+        let (mut answers, now) = (PiggybackedAcks::new(), origin());
         answers.note(connection(1), FlowId(5), 7, [&[1; 20], &[2; 5]], now);
         assert!(answers.take(&connection(1), now).is_none());
     }
 
     #[test]
     fn neighbours_have_places_of_their_own() {
-        let (mut answers, now) = (Answers::new(), origin());
+        let (mut answers, now) = (PiggybackedAcks::new(), origin());
         for there in 0..64 {
             answers.note(connection(there), FlowId(there), 0, [&[0; 16], &[]], now);
         }

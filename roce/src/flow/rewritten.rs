@@ -7,7 +7,7 @@ use crate::wire::{Aeth, BTH_LEN, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
 /// How to pass on a packet that was handed in: its own bytes, or with the headers in front
 /// replaced. Nothing is copied until the owner copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passed {
+pub struct RewrittenPacket {
     head: [u8; HEAD],
     head_len: u8,
     skip: u8,
@@ -15,22 +15,22 @@ pub struct Passed {
 
 const HEAD: usize = BTH_LEN + Aeth::LEN;
 
-impl Passed {
-    const VERBATIM: Passed = Passed { head: [0; HEAD], head_len: 0, skip: 0 };
+impl RewrittenPacket {
+    const VERBATIM: RewrittenPacket = RewrittenPacket { head: [0; HEAD], head_len: 0, skip: 0 };
 
     /// `packet` as it came, but for the reserved bit of its syndrome: not every NIC ignores that
     /// (Soft-RoCE's `check_ack` compares three bits).
-    pub(super) fn unchanged(packet: &Packet<'_>) -> Passed {
+    pub(super) fn unchanged(packet: &Packet<'_>) -> RewrittenPacket {
         match packet.ext.aeth() {
             Some(aeth) if packet.bytes.get(BTH_LEN) != Some(&aeth.syndrome.to_u8()) => {
-                Passed::rewritten(packet, packet.bth, Some(*aeth))
+                RewrittenPacket::rewritten(packet, packet.bth, Some(*aeth))
             }
-            _ => Passed::VERBATIM,
+            _ => RewrittenPacket::VERBATIM,
         }
     }
 
     /// `packet` with another opcode, PSN and AETH; its payload stays.
-    pub(super) fn rewritten(packet: &Packet<'_>, bth: Bth, aeth: Option<Aeth>) -> Passed {
+    pub(super) fn rewritten(packet: &Packet<'_>, bth: Bth, aeth: Option<Aeth>) -> RewrittenPacket {
         let mut head = [0; HEAD];
         if let Some(front) = head.first_chunk_mut() {
             bth.emit(front);
@@ -38,7 +38,7 @@ impl Passed {
         if let (Some(aeth), Some(back)) = (aeth, head.last_chunk_mut()) {
             *back = aeth.to_bytes();
         }
-        Passed {
+        RewrittenPacket {
             head,
             head_len: (BTH_LEN + aeth.map_or(0, |_| Aeth::LEN)) as u8,
             // The result of an atomic stays with what follows.

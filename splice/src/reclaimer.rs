@@ -24,13 +24,13 @@ pub(crate) struct Load<K> {
 /// Nothing per packet but a comparison. The flows are looked through when more than half of the
 /// pool is in use, once for every sixteenth by which that grows.
 #[derive(Debug)]
-pub(crate) struct Relief {
+pub(crate) struct Reclaimer {
     limit: usize,
     /// Look again when more than this is in use.
     look_above: usize,
 }
 
-impl Relief {
+impl Reclaimer {
     /// For a pool of `limit` bytes.
     pub(crate) fn new(limit: usize) -> Self {
         Self { limit, look_above: usize::MAX }
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn flows_are_looked_through_once_for_each_step_of_growth() {
-        let mut relief = Relief::new(1600);
+        let mut relief = Reclaimer::new(1600);
         let due: Vec<_> = (0..1600).filter(|used| relief.is_due(*used)).collect();
         assert_eq!(due, [901, 1002, 1103, 1204, 1305, 1406, 1507]);
         // It has to be noticed again after a fall.
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn one_target_gives_up_what_exceeds_its_share_and_the_largest_first() {
-        let relief = Relief::new(1600);
+        let relief = Reclaimer::new(1600);
         let far = || loads(1, &[100, 300, 200, 250]).chain(loads(2, &[310]));
         let none = || loads(3, &[]);
         // 850 of 800: 150 must go.
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn when_all_hold_too_much_who_holds_most_gives_way() {
-        let relief = Relief::new(1600);
+        let relief = Reclaimer::new(1600);
         let far = || loads(1, &[90, 300, 60, 250]).chain(loads(2, &[310]));
         let near = || loads(3, &[320]);
         assert_eq!(relief.choose(1200, far(), near()), []);

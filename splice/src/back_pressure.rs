@@ -10,7 +10,7 @@ use config::MAX_CLASSES;
 /// Bound: as many entries as there are flows, in each list; in all of them together, half as many
 /// again and [`SPARE`] of flows that are gone.
 #[derive(Debug)]
-pub(crate) struct Withheld<K> {
+pub(crate) struct BackPressureQueue<K> {
     lists: [VecDeque<K>; MAX_CLASSES],
     /// Entries of flows that are gone, at most.
     stale: usize,
@@ -30,7 +30,7 @@ impl Lists {
     }
 }
 
-impl<K: Copy> Withheld<K> {
+impl<K: Copy> BackPressureQueue<K> {
     pub(crate) fn new() -> Self {
         Self { lists: Default::default(), stale: 0 }
     }
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn flows_that_are_gone_do_not_pile_up() {
-        let mut withheld = Withheld::new();
+        let mut withheld = BackPressureQueue::new();
         let mut longest = 0;
         for key in 0..10_000 {
             let mut lists = Lists::default();

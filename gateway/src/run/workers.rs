@@ -12,23 +12,23 @@ use reliability::selector;
 use session::OVERHEAD;
 use session::control::Session;
 use session::message::Pairing;
-use splice::{Gateway, Remembered, SessionEnd, Settings, Tuning, Undrained};
+use splice::{Gateway, SessionEnd, Settings, StaleFlow, Tuning, Undrained};
 use tokio::sync::{oneshot, watch};
 
 use super::RunError;
 use super::chooser::ChooserThread;
 use super::publisher::{Publisher, from_wire, to_tell};
 use crate::cells::Cells;
-use crate::choose::{Chooser, Sighting};
+use crate::choose::{Chooser, PathSnapshot};
 use crate::lan::Lan;
 use crate::lan::wake::{Waker, waker};
-use crate::plane::{Order, Plane, Share};
+use crate::plane::{Order, Share, Worker};
 use crate::steering::Part;
 use crate::telemetry::Telemetry;
 use crate::wan::Bulk;
 
 /// The resources that a thread owns besides its flows.
-pub(super) struct Belongings {
+pub(super) struct WorkerResources {
     pub(super) part: Part,
     pub(super) lan: Lan,
     pub(super) bulk: Bulk,
@@ -38,7 +38,7 @@ pub(super) struct Belongings {
 
 /// All data-plane threads. An order goes to each of them; one that is answered is done when all
 /// have answered.
-pub(super) struct Planes(Vec<PlaneThread>);
+pub(super) struct Workers(Vec<PlaneThread>);
 
 struct PlaneThread {
     part: Part,
@@ -61,11 +61,11 @@ impl<T> Answers<T> {
     }
 }
 
-impl Planes {
+impl Workers {
     /// Starts a thread for each of `belongings`. `settings` are those of a gateway with one thread.
     pub(super) fn start(
         settings: &Settings,
-        belongings: Vec<Belongings>,
+        belongings: Vec<WorkerResources>,
         peer: SocketAddr,
         busy_poll: Duration,
     ) -> Result<Self, RunError> {
@@ -87,7 +87,7 @@ impl Planes {
     pub(super) fn up(&self, session: Session) -> Answers<usize> {
         let Session { keys, peer, pairings, resumes } = session;
         let takes: Arc<[IpNet]> = peer.takes.into();
-        let remembered: Vec<Remembered> = pairings.iter().filter_map(from_wire).collect();
+        let remembered: Vec<StaleFlow> = pairings.iter().filter_map(from_wire).collect();
         let mut answers = Vec::new();
         for (thread, (sealer, opener)) in self.0.iter().zip(keys) {
             let resumes = resumes.then(|| {
@@ -95,7 +95,7 @@ impl Planes {
                 answers.push(answer);
                 reply
             });
-            let is_its = |flow: &&Remembered| thread.part.has(flow.requester, flow.target);
+            let is_its = |flow: &&StaleFlow| thread.part.has(flow.requester, flow.target);
             thread.order(Order::Up {
                 sealer: Box::new(sealer),
                 opener: Box::new(opener),
@@ -122,7 +122,7 @@ impl Planes {
     /// The session is over; what the peer should be told of its flows, by thread.
     pub(super) async fn down(&self, end: SessionEnd) -> Vec<Arc<[Pairing]>> {
         let known = self.ask(|reply| Order::Down(end, reply)).all().await;
-        known.into_iter().map(|known: Vec<Remembered>| to_tell(known.into_iter())).collect()
+        known.into_iter().map(|known: Vec<StaleFlow>| to_tell(known.into_iter())).collect()
     }
 
     /// Takes no new flow; whether nothing is on its way any more, or the deadline has come.
@@ -142,9 +142,9 @@ impl Planes {
         }
     }
 
-    /// After [`Planes::down`]: answered when the programs here have been told that their flows are
+    /// After [`Workers::down`]: answered when the programs here have been told that their flows are
     /// over, or at the deadline.
-    pub(super) fn see_off(&self, deadline: Instant) -> Answers<bool> {
+    pub(super) fn await_shutdown(&self, deadline: Instant) -> Answers<bool> {
         self.ask(|reply| Order::Part(deadline, reply))
     }
 
@@ -172,7 +172,7 @@ impl Planes {
     /// Starts the thread that chooses the schemes of all.
     pub(super) fn choose(
         &self,
-        sightings: Vec<watch::Receiver<Sighting>>,
+        sightings: Vec<watch::Receiver<PathSnapshot>>,
         telemetry: Arc<Telemetry>,
     ) -> Result<ChooserThread, RunError> {
         let threads: Vec<_> =
@@ -219,20 +219,20 @@ impl Planes {
 impl PlaneThread {
     fn start(
         settings: Settings,
-        belongings: Belongings,
+        belongings: WorkerResources,
         peer: SocketAddr,
         busy_poll: Duration,
     ) -> Result<Self, RunError> {
         let (orders, receiver) = mpsc::channel();
         let (waker, wakeup) = waker().map_err(RunError::System)?;
         let max_packet = settings.max_packet;
-        let Belongings { part, lan, bulk, share, publisher } = belongings;
+        let WorkerResources { part, lan, bulk, share, publisher } = belongings;
         let thread = std::thread::Builder::new()
             .name(format!("data-plane-{}", part.thread))
             .spawn(move || {
                 let now = Instant::now();
                 let core = Gateway::new(settings, now);
-                Plane::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, share, now)
+                Worker::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, share, now)
                     .with_busy_poll(busy_poll)
                     .run()
             })
