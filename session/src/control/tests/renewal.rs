@@ -47,7 +47,7 @@ fn a_certificate_that_the_peer_refuses_ends_no_session() {
     let revoked: Vec<_> = serial(&renewed("renewed", "a")).into_iter().collect();
     b.renewal.adopt(&identity(certificates(), "b"), &revoked).unwrap();
     a.renewal.adopt(&renewed("renewed", "a"), &[]).unwrap();
-    b.refused(Refusal::Authentication);
+    b.refused(Refusal::Revoked);
     a.refused(Refusal::ByPeer);
     a.no_session();
     b.no_session();
@@ -100,7 +100,7 @@ fn a_certificate_revoked_while_its_session_is_up_loses_it() {
         assert_eq!(sites[at].lost(), DownReason::Revoked);
         let why = sites[1 - at].lost().to_string();
         assert!(why.contains("revoked"), "{why}");
-        sites[at].refused(Refusal::Authentication);
+        sites[at].refused(Refusal::Revoked);
         sites[1 - at].renewal.adopt(&renewed("renewed", of), &[]).unwrap();
         for site in &mut sites {
             assert!(site.up().resumes);
