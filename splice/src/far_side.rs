@@ -1,4 +1,4 @@
-//! Flows whose target is on our LAN: the far halves.
+//! Responder side: flows whose target is on our LAN: the far halves.
 
 mod asked;
 mod end;

@@ -1,4 +1,4 @@
-//! Flows whose requester is on our LAN: the near halves.
+//! Requester side: flows whose requester is on our LAN: the near halves.
 
 mod end;
 mod flow;

@@ -1,4 +1,4 @@
-//! The half at the target's gateway.
+//! Responder side: the half at the target's gateway.
 
 mod abort;
 mod asking;

@@ -1,4 +1,4 @@
-//! The half at the requester's gateway.
+//! Requester side: the half at the requester's gateway.
 
 mod answers;
 mod config;

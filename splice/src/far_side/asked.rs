@@ -1,5 +1,5 @@
-//! Requests that paired flows have sent to their targets, for the pairings to judge whose answer a
-//! response may be.
+//! Responder side: requests that paired flows have sent to their targets, for the pairings to judge
+//! whose answer a response may be.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Flows that end: given up, aborted, ended with their session, replaced or forgotten.
+//! Responder side: flows that end: given up, aborted, ended with their session, replaced or
+//! forgotten.
 
 use std::time::Instant;
 

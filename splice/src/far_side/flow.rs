@@ -1,4 +1,5 @@
-//! A far flow: how it begins, what it asks its classes for, and how long it may stand still.
+//! Responder side: A far flow: how it begins, what it asks its classes for, and how long it may
+//! stand still.
 
 use std::time::{Duration, Instant};
 

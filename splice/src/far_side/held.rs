@@ -1,5 +1,5 @@
-//! Flows that wait for room in their class's stream to send a READ, or for their turn to send
-//! anything.
+//! Responder side: flows that wait for room in their class's stream to send a READ, or for their
+//! turn to send anything.
 
 use config::MAX_CLASSES;
 use roce::pairing::FlowKey;

@@ -1,4 +1,5 @@
-//! Flows that begin: with a first request, or to end a target's queue pair that the peer remembers.
+//! Responder side: flows that begin: with a first request, or to end a target's queue pair that the
+//! peer remembers.
 
 use std::sync::Arc;
 use std::time::Duration;

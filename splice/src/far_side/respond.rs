@@ -1,4 +1,4 @@
-//! Responses of targets, and which flow they are for.
+//! Responder side: responses of targets, and which flow they are for.
 
 use roce::flow::far::{Verdict, Why};
 use roce::ip::Addressing;

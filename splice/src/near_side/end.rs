@@ -1,4 +1,4 @@
-//! Flows that end: given up, ended with their session, replaced or forgotten.
+//! Requester side: flows that end: given up, ended with their session, replaced or forgotten.
 
 use roce::pairing::FlowKey;
 use transport::Urgency;

@@ -1,4 +1,4 @@
-//! Judgement of a near flow: its class, and how long it may stand still.
+//! Requester side: judgement of a near flow: its class, and how long it may stand still.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Flows whose mid-message ACKs are withheld until their class's stream has drained.
+//! Requester side: flows whose mid-message ACKs are withheld until their class's stream has
+//! drained.
 
 use std::time::{Duration, Instant};
 

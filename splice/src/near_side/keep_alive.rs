@@ -1,4 +1,4 @@
-//! How many requesters are kept waiting at a time.
+//! Requester side: how many requesters are kept waiting at a time.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Flows that begin: with a first request, with one that may be of another life of the queue pair,
-//! or with one that is to be refused.
+//! Requester side: flows that begin: with a first request, with one that may be of another life of
+//! the queue pair, or with one that is to be refused.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! How patient a flow's requester is, as connection management says and as its repeats show.
+//! Requester side: how patient a flow's requester is, as connection management says and as its
+//! repeats show.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! READ responses that the requester's LAN may have lost or had overtaken, kept to be given again.
+//! Requester side: READ responses that the requester's LAN may have lost or had overtaken, kept to
+//! be given again.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Responses of the peer and its targets, and whom they are for.
+//! Requester side: responses of the peer and its targets, and whom they are for.
 
 use reliability::message::Insert;
 use roce::flow::near::Deliver;

@@ -1,5 +1,5 @@
-//! The bytes that the flows to one target host have on their way together, so that the gateway
-//! there can hold them.
+//! Requester side: the bytes that the flows to one target host have on their way together, so that
+//! the gateway there can hold them.
 
 use std::net::IpAddr;
 

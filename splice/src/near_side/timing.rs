@@ -1,4 +1,4 @@
-//! How long messages take, of a flow at its requester's side.
+//! Requester side: how long messages take, of a flow at its requester's side.
 
 use std::time::{Duration, Instant};
 

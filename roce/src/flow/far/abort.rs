@@ -1,5 +1,5 @@
-//! Putting the target's queue pair into the error state, so that its program learns that the flow
-//! is over.
+//! Responder side: putting the target's queue pair into the error state, so that its program learns
+//! that the flow is over.
 //!
 //! The poison is a SEND or WRITE Middle without payload: out of sequence when no message is open,
 //! of the wrong length when one is. Either is an invalid request (IBA 9.7.4.1.2, 9.7.5.1.6;

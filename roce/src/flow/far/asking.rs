@@ -1,5 +1,5 @@
-//! Requests of a flow to its target while its requester is not known, or may be another one by now,
-//! and those sent before.
+//! Responder side: requests of a flow to its target while its requester is not known, or may be
+//! another one by now, and those sent before.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The requests that have come.
+//! Responder side: the requests that have come.
 
 use super::read::Progress;
 use crate::flow::horizon::{Horizon, MtuSet, NEARBY, Order};

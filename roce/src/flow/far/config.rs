@@ -1,4 +1,4 @@
-//! Settings and counters of a [`Far`](super::Far).
+//! Responder side: settings and counters of a [`Far`](super::Far).
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! DCQCN's reaction point (Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
-//! SIGCOMM 2015, section 3.2): how fast a flow sends after its target's NIC has told of congestion.
+//! Responder side: DCQCN's reaction point (Zhu et al., "Congestion Control for Large-Scale RDMA
+//! Deployments", SIGCOMM 2015, section 3.2): how fast a flow sends after its target's NIC has told
+//! of congestion.
 
 use std::time::{Duration, Instant};
 

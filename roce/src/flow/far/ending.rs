@@ -1,4 +1,4 @@
-//! How a flow ends before its time, and who is told.
+//! Responder side: how a flow ends before its time, and who is told.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The two queue pairs of a flow.
+//! Responder side: the two queue pairs of a flow.
 
 use crate::cm::Terms;
 use crate::flow::rewritten::{Reply, Style};

@@ -1,5 +1,5 @@
-//! A READ towards the target: which response comes next, what it must look like, and the request
-//! for the rest.
+//! Responder side: a READ towards the target: which response comes next, what it must look like,
+//! and the request for the rest.
 
 use crate::flow::horizon::{MAX_MESSAGE, MtuSet};
 use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn};

@@ -1,4 +1,4 @@
-//! Answers for the near side.
+//! Responder side: answers for the near side.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Requests run again because the requester asks again: READs, atomics, and SENDs and WRITEs whose
-//! ACK it did not hear.
+//! Responder side: requests run again because the requester asks again: READs, atomics, and SENDs
+//! and WRITEs whose ACK it did not hear.
 //!
 //! They may be of an incarnation that is over, whose requester heard the answer while it asked
 //! again. Its target's next incarnation may begin at their PSN, and would run them. So while

@@ -1,4 +1,4 @@
-//! Responses from the target.
+//! Responder side: responses from the target.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! READs are asked for as there is room for what they bring.
+//! Responder side: READs are asked for as there is room for what they bring.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! Round-trip time on the LAN and the retransmission timeout drawn from it (as TCP's, RFC 6298).
+//! Responder side: round-trip time on the LAN and the retransmission timeout drawn from it (as
+//! TCP's, RFC 6298).
 
 use std::time::{Duration, Instant};
 

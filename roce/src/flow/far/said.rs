@@ -1,4 +1,4 @@
-//! The target's word.
+//! Responder side: the target's word.
 
 use crate::wire::{Aeth, Psn, Syndrome};
 

@@ -1,4 +1,4 @@
-//! How long a target has been silent.
+//! Responder side: how long a target has been silent.
 
 use std::time::{Duration, Instant};
 

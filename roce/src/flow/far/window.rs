@@ -1,4 +1,4 @@
-//! Requests kept until the target acknowledged them.
+//! Responder side: requests kept until the target acknowledged them.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Operations that the target is asked for again, since the requester asks again.
+//! Requester side: operations that the target is asked for again, since the requester asks again.
 
 use std::time::{Duration, Instant};
 

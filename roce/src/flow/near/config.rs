@@ -1,4 +1,4 @@
-//! Settings and counters of a [`Near`](super::Near).
+//! Requester side: settings and counters of a [`Near`](super::Near).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Payloads of outstanding packets: a requester's buffers are read each time it sends, and may have
-//! changed meanwhile.
+//! Requester side: payloads of outstanding packets: a requester's buffers are read each time it
+//! sends, and may have changed meanwhile.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Things to say to the requester next.
+//! Requester side: things to say to the requester next.
 
 /// One thing to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! The end of a flow that failed: every request is answered with the fatal NAK, at a bounded rate,
-//! for a while.
+//! Requester side: the end of a flow that failed: every request is answered with the fatal NAK, at
+//! a bounded rate, for a while.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Packets ahead of the one expected, and requesters that must be told what was dropped.
+//! Requester side: packets ahead of the one expected, and requesters that must be told what was
+//! dropped.
 
 use std::time::Instant;
 

@@ -1,4 +1,5 @@
-//! Which incarnation of its queue pair a request belongs to, and when only the target can tell.
+//! Requester side: which incarnation of its queue pair a request belongs to, and when only the
+//! target can tell.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

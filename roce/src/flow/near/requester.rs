@@ -1,4 +1,4 @@
-//! The requester as its packets and connection management show it.
+//! Requester side: the requester as its packets and connection management show it.
 
 use std::time::Instant;
 

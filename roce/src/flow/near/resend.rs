@@ -1,4 +1,5 @@
-//! READ responses given to the requester once more, from what the owner has kept of them.
+//! Requester side: READ responses given to the requester once more, from what the owner has kept of
+//! them.
 
 use std::time::{Duration, Instant};
 

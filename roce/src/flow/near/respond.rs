@@ -1,4 +1,4 @@
-//! Responses that the far side relays from the target.
+//! Requester side: responses that the far side relays from the target.
 
 use std::time::Instant;
 

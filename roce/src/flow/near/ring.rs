@@ -1,4 +1,5 @@
-//! The requests forwarded and not yet acknowledged by the target, message by message.
+//! Requester side: the requests forwarded and not yet acknowledged by the target, message by
+//! message.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! RNR: a target that is not ready to receive, and a gateway without room.
+//! Requester side: RNR: a target that is not ready to receive, and a gateway without room.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The requests that a flow has seen, and the PSN that the next one must carry.
+//! Requester side: the requests that a flow has seen, and the PSN that the next one must carry.
 
 use crate::flow::horizon::{Horizon, MtuSet, NEARBY, Order};
 use crate::wire::{Kind, Packet, PathMtu, Place, Psn};

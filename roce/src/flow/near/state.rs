@@ -1,4 +1,4 @@
-//! How far a flow has come, and on whose word its requester may be answered.
+//! Requester side: how far a flow has come, and on whose word its requester may be answered.
 
 use super::failed::Failed;
 use super::{Near, Proof, State};

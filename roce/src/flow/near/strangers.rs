@@ -1,4 +1,5 @@
-//! Requests that do not fit what is outstanding: the requester may be in another incarnation.
+//! Requester side: requests that do not fit what is outstanding: the requester may be in another
+//! incarnation.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

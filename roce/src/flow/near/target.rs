@@ -1,4 +1,4 @@
-//! The target's word.
+//! Requester side: the target's word.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The requester's knowledge: the last word it was told, and when.
+//! Requester side: the requester's knowledge: the last word it was told, and when.
 
 use std::time::{Duration, Instant};
 

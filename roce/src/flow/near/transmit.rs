@@ -1,4 +1,4 @@
-//! Packets to the requester.
+//! Requester side: packets to the requester.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! How long a packet and its answer take on the requester's LAN.
+//! Requester side: how long a packet and its answer take on the requester's LAN.
 
 use std::time::{Duration, Instant};
 

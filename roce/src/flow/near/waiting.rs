@@ -1,4 +1,4 @@
-//! Keeping a requester waiting whose target takes its time.
+//! Requester side: keeping a requester waiting whose target takes its time.
 
 use std::time::{Duration, Instant};
 
