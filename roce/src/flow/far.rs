@@ -306,7 +306,6 @@ impl<B: AsRef<[u8]>> Far<B> {
             entry.kept.read.span = self.came.mtu.span(length).unwrap_or(0);
             entry.kept.read.cut = self.came.odd_cut_of(&entry.kept.read);
         }
-        self.came.note_kind(entry.kept.kind);
         self.window.push(entry.kept);
         self.stats.requests.one();
         Ok(())

@@ -160,9 +160,8 @@ pub trait Flows {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Candidacy {
     /// It has sent this PSN and has no answer to it, and its target has spoken since the last
-    /// timeout and the last rest. Or it has the answer, has sent anything no longer ago than
-    /// `patience`, and has asked for data if there is any, so that a copy may come. Or the target
-    /// says unasked what is news.
+    /// timeout and the last rest. Or it has the answer, but has sent anything no longer ago than
+    /// `patience`, so that a copy may come. Or the target says unasked what is news.
     Good,
     /// It has sent this PSN, and its target has not answered for a timeout, or not since all was
     /// answered: its requester may have another partner by now.

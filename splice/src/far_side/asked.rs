@@ -30,7 +30,7 @@ impl Flows for Asked<'_> {
             let is_doubtful = flow.far.is_overdue() || flow.far.has_rested();
             return if is_doubtful { Candidacy::Doubtful } else { Candidacy::Good };
         }
-        let again = flow.far.may_hear_again(psn, self.word) && flow.has_asked(patience, self.now);
+        let again = flow.far.may_hear_again(psn) && flow.has_asked(patience, self.now);
         if again || flow.far.is_news(self.packet) { Candidacy::Good } else { Candidacy::None }
     }
 

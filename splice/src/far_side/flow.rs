@@ -68,7 +68,9 @@ impl FarFlow {
                 self.far.note_rest();
             }
             if how.replay {
-                self.far.handle_replay(packet, ctx.now);
+                if self.far.handle_replay(packet, ctx.now) {
+                    self.doubt_partner(ctx);
+                }
                 continue;
             }
             let mut asked = None;
@@ -99,6 +101,18 @@ impl FarFlow {
             }
         }
         Ok(())
+    }
+
+    /// A request runs again that the target has answered. If the target has left unanswered for a
+    /// timeout what was sent last, both may be in another incarnation, with other partners. So the
+    /// flow asks in its turn, and the answer names its requester.
+    ///
+    /// Rule: `docs/protocol.md#rule-replay`.
+    fn doubt_partner(&mut self, ctx: &mut Context<'_>) {
+        if !self.asking.asks && self.far.is_overdue() {
+            self.asking.asks = true;
+            ctx.pairings.ask_anew(&self.key());
+        }
     }
 
     pub(super) fn key(&self) -> FlowKey {

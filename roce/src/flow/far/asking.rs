@@ -9,6 +9,10 @@ use super::{Failure, Far, NEARBY, State};
 use crate::pairing::{Span, Word};
 use crate::wire::{Kind, Packet, PathMtu, Psn};
 
+/// READ data that a question may ask for and still be repeated within its turn, in bytes: what a
+/// LAN of 10 Gbit/s carries in about 50 us, far less than the shortest time after which it is.
+const MOST_REPEATED: usize = 64 << 10;
+
 impl<B: AsRef<[u8]>> Far<B> {
     /// The PSNs that [`poll_transmit`](Far::poll_transmit) would ask about now. `None`: it has
     /// nothing to send.
@@ -73,9 +77,10 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Sends once more what has no answer: its turn to ask goes on, and a packet may be lost.
+    /// Sends once more what has no answer: its turn to ask goes on, and a packet may be lost. READs
+    /// of more than [`MOST_REPEATED`] are left out, since their answers take longer than others.
     pub fn repeat(&mut self, now: Instant) {
-        if self.is_open() && self.window.in_flight() > 0 {
+        if self.is_open() && self.window.in_flight() > 0 && self.window.awaited() <= MOST_REPEATED {
             self.rtt.spoil();
             self.go_back(now);
         }
@@ -212,11 +217,10 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.said.beyond().filter(|to| to.is_after(self.window.high()))
     }
 
-    /// The target may be heard with this PSN once more, if it was asked a moment ago. Data comes
-    /// only to who asked for such.
-    pub fn may_hear_again(&self, psn: Psn, word: Word) -> bool {
+    /// The target may be heard with this PSN once more, if it was asked a moment ago.
+    pub fn may_hear_again(&self, psn: Psn) -> bool {
         let was_sent = !psn.is_before(self.came.first()) && psn.is_before(self.window.high());
-        was_sent && self.came.may_be_answered(word) || matches!(self.state, State::Aborting { .. })
+        was_sent || matches!(self.state, State::Aborting { .. })
     }
 
     /// The target says, unasked, that it has room for more, which was not known.

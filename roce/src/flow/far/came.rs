@@ -2,8 +2,7 @@
 
 use super::read::Progress;
 use crate::flow::horizon::{Horizon, MtuSet, NEARBY, Order};
-use crate::pairing::{Span, Word};
-use crate::wire::{Kind, PathMtu, Psn};
+use crate::wire::{PathMtu, Psn};
 
 /// More PSNs than go to a target within any time that an answer may take: at 3 million packets a
 /// second, a third of a second's.
@@ -19,9 +18,6 @@ pub(super) struct Came {
     first: Psn,
     /// The last request taken does not end its message.
     is_inside: bool,
-    /// There were READs, or others that are answered as those are.
-    has_read: bool,
-    has_atomic: bool,
     /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and
     /// its end.
     odd_cut: Option<(Psn, Psn)>,
@@ -30,15 +26,8 @@ pub(super) struct Came {
 impl Came {
     pub(super) fn new(mtu: Option<PathMtu>) -> Came {
         let psn = Psn::default();
-        Came {
-            mtu: MtuSet::new(mtu),
-            horizon: Horizon::at(psn),
-            first: psn,
-            is_inside: false,
-            has_read: false,
-            has_atomic: false,
-            odd_cut: None,
-        }
+        let horizon = Horizon::at(psn);
+        Came { mtu: MtuSet::new(mtu), horizon, first: psn, is_inside: false, odd_cut: None }
     }
 
     /// Returns the knowledge that goes on where another flow takes the place of this one.
@@ -68,22 +57,6 @@ impl Came {
             self.mtu.learn_full(payload);
         }
         self.horizon.pass(psn, read, &mut self.mtu)
-    }
-
-    /// A request of this kind was taken.
-    pub(super) fn note_kind(&mut self, kind: Kind) {
-        let Span { reads, atomics, .. } = Span::of(self.first, 0).of_kind(kind);
-        self.has_read |= reads;
-        self.has_atomic |= atomics;
-    }
-
-    /// Returns whether any request was of a kind that is answered so.
-    pub(super) fn may_be_answered(&self, word: Word) -> bool {
-        match word {
-            Word::Ack | Word::SequenceNak | Word::NotReady | Word::Refusal => true,
-            Word::Read => self.has_read,
-            Word::Atomic => self.has_atomic,
-        }
     }
 
     pub(super) fn first(&self) -> Psn {

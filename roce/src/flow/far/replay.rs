@@ -230,13 +230,14 @@ impl<B: AsRef<[u8]>> Replays<B> {
 impl<B: AsRef<[u8]>> Far<B> {
     /// A replay record: a request answered before that the requester sends again, or the newest
     /// copy of one that the target has not answered yet. The target has seen an answered one's PSN,
-    /// so it runs nothing a second time. Dropped if it is neither, or if too many wait.
-    pub fn handle_replay(&mut self, packet: B, now: Instant) {
+    /// so it runs nothing a second time. Dropped if it is neither, or if too many wait. Returns
+    /// whether one that was answered is to run again.
+    pub fn handle_replay(&mut self, packet: B, now: Instant) -> bool {
         if !self.is_open() {
-            return;
+            return false;
         }
         let Ok(Some(Parsed { kept, .. })) = parse(packet) else {
-            return;
+            return false;
         };
         let mut read = kept.read;
         if kept.kind == Kind::Read {
@@ -255,6 +256,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         } else {
             self.stats.replays_dropped.one();
         }
+        taken && is_answered
     }
 
     /// When [`expire_replay`](Far::expire_replay) has something to do.

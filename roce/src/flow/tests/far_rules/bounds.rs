@@ -55,7 +55,9 @@ fn nothing_panics_on_nonsense() {
                 Ok(packet) if rng.chance(600) => {
                     bench.far.handle_response(&packet, bench.now);
                 }
-                _ if rng.chance(200) => bench.far.handle_replay(bytes, bench.now),
+                _ if rng.chance(200) => {
+                    bench.far.handle_replay(bytes, bench.now);
+                }
                 _ => {
                     let _ = bench.far.handle_request(bytes, bench.now);
                 }
