@@ -37,7 +37,7 @@ impl KeyLog {
     ///
     /// # Errors
     /// [`KeyError`] if the cryptographic library fails.
-    pub(crate) fn session(&self, secrets: &Secrets, local: u32, remote: u32) -> Result<(), KeyError> {
+    pub fn session(&self, secrets: &Secrets, local: u32, remote: u32) -> Result<(), KeyError> {
         for (secret, session) in [(&secrets.send, remote), (&secrets.receive, local)] {
             (self.0)(&lines(secret, session)?);
         }
