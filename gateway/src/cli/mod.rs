@@ -6,6 +6,7 @@
 
 mod args;
 mod bundle;
+mod by_host;
 mod check;
 #[cfg(feature = "demo")]
 mod demo;

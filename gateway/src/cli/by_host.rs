@@ -1,0 +1,48 @@
+//! A list of flows from a running gateway, or one host's part of it.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use clap::Args;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::args::AdminArgs;
+use super::failure::{Outcome, failed, output_failed};
+use super::runtime;
+use crate::admin;
+use crate::logs::printable_block;
+
+#[derive(Debug, Args)]
+pub(super) struct ByHostArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+    /// Show the flows of this host only
+    #[arg(long, value_name = "IP")]
+    host: Option<IpAddr>,
+    /// Show them as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl ByHostArgs {
+    /// Fetches the list from the admin listener's `path` and prints it. `of_host` keeps one host's
+    /// flows.
+    pub(super) fn show<T>(&self, path: &str, of_host: impl FnOnce(T, IpAddr) -> T) -> Outcome
+    where
+        T: DeserializeOwned + Serialize + Display,
+    {
+        let text = runtime()?.block_on(admin::fetch(&self.admin.endpoint()?, path)).map_err(failed)?;
+        let list: T = serde_json::from_str(&text).map_err(failed)?;
+        let list = match self.host {
+            Some(host) => of_host(list, host),
+            None => list,
+        };
+        let shown = match self.json {
+            true => serde_json::to_string_pretty(&list).map_err(failed)? + "\n",
+            false => printable_block(&list.to_string()),
+        };
+        io::stdout().lock().write_all(shown.as_bytes()).map_err(output_failed)
+    }
+}
