@@ -162,18 +162,18 @@ pub async fn run(
     let nothing = PathSnapshot::nothing(Arc::clone(&shared), cells);
     let bulks = open_bulk(&gateway)?;
     let shares = Share::all(settings.rate, threads, Instant::now());
-    let mut belongings = Vec::new();
+    let mut resources = Vec::new();
     let sockets = lans.into_iter().zip(bulks).zip(shares);
     for ((part, flows), ((lan, bulk), share)) in Part::all(threads).zip(&flows).zip(sockets) {
         let first_lane = usize::from(part.thread) * usize::from(gateway.wan.lanes);
         let publisher =
             Publisher::new(part, first_lane, &telemetry, &recorder, flows.clone(), nothing.clone());
-        belongings.push(WorkerResources { part, lan, bulk, share, publisher });
+        resources.push(WorkerResources { part, lan, bulk, share, publisher });
     }
-    let sighted = belongings.iter().map(|belongings| belongings.publisher.sightings()).collect();
+    let sighted = resources.iter().map(|resources| resources.publisher.sightings()).collect();
     let busy_poll = gateway.data_plane.busy_poll.get();
-    let planes = Workers::start(&settings, belongings, gateway.peer.bulk_address(), busy_poll)?;
-    let chooser = planes.choose(sighted, Arc::clone(&telemetry))?;
+    let workers = Workers::start(&settings, resources, gateway.peer.bulk_address(), busy_poll)?;
+    let chooser = workers.choose(sighted, Arc::clone(&telemetry))?;
     let (admin, listener) =
         listen(&gateway, doors, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
     let version = env!("CARGO_PKG_VERSION");
@@ -186,15 +186,15 @@ pub async fn run(
     let telling = Telling::new(gateway.wan.listen, gateway.peer.address);
     let reloading = (Reloader::new(gateway, policy, Arc::clone(&telemetry), admin), renewal, reloads);
     let ended =
-        supervise(control, &planes, &telemetry, &flows, reloading, (&mut guard, telling), times, stop).await;
+        supervise(control, &workers, &telemetry, &flows, reloading, (&mut guard, telling), times, stop).await;
     drop(chooser);
-    close(planes, guard, listener).await?;
+    close(workers, guard, listener).await?;
     ended
 }
 
 /// Ends the threads, and puts back what was changed on this machine.
-async fn close(planes: Workers, guard: Guarding, listener: Serving) -> Result<(), RunError> {
-    planes.stop().await?;
+async fn close(workers: Workers, guard: Guarding, listener: Serving) -> Result<(), RunError> {
+    workers.stop().await?;
     if let Some(guard) = guard.end().await {
         remove(guard).await?;
     }
@@ -304,7 +304,7 @@ struct Times {
 #[expect(clippy::too_many_arguments, reason = "each is another part of the one gateway")]
 async fn supervise(
     control: Control,
-    planes: &Workers,
+    workers: &Workers,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     (mut reloader, mut renewal, mut reloads): (Reloader, Renewal, Reloads),
@@ -320,17 +320,17 @@ async fn supervise(
         tokio::select! {
             _ = &mut stop => break Ok(()),
             event = events.recv() => match event {
-                Some(event) => handle_event(event, planes, telemetry, flows, dead_after).await,
+                Some(event) => handle_event(event, workers, telemetry, flows, dead_after).await,
                 None => break Ok(()),
             },
             Some(reply) = reloads.recv() => {
-                let adopt = async |policy, cells| planes.adopt(policy, cells).await;
+                let adopt = async |policy, cells| workers.adopt(policy, cells).await;
                 let answer = reload_all(&mut renewal, &mut reloader, adopt).await;
                 // Whoever asked may not have waited.
                 let _ = reply.send(answer);
             }
             _ = watchdog.tick() => {
-                if planes.has_ended() {
+                if workers.has_ended() {
                     break Err(RunError::PlaneEnded);
                 }
                 telling.look(telemetry, Instant::now());
@@ -345,9 +345,9 @@ async fn supervise(
     if ended.is_ok() {
         telemetry.session(SessionState::Draining, None, Instant::now());
         info!(within = ?drain, "stopping: no new flows, those there may finish");
-        pulsing(telemetry, wind_up(planes, drain)).await;
+        pulsing(telemetry, wind_up(workers, drain)).await;
     }
-    let parted = planes.await_shutdown(Instant::now() + PART);
+    let parted = workers.await_shutdown(Instant::now() + PART);
     // If control is gone, so is whoever would hear it.
     let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
     events.close();
@@ -362,11 +362,11 @@ async fn supervise(
 }
 
 /// Lets flows finish, and ends those that are left.
-async fn wind_up(planes: &Workers, drain: Duration) {
-    if !planes.drain(Instant::now() + drain).await {
+async fn wind_up(workers: &Workers, drain: Duration) {
+    if !workers.drain(Instant::now() + drain).await {
         warn!("flows were still busy at the end of the drain time; they end in errors");
     }
-    planes.down(SessionEnd::Closed).await;
+    workers.down(SessionEnd::Closed).await;
 }
 
 /// Waits for an end that may take long, and shows all the while that somebody does.
@@ -388,7 +388,7 @@ const PART: Duration = Duration::from_secs(3);
 
 async fn handle_event(
     event: Event,
-    planes: &Workers,
+    workers: &Workers,
     telemetry: &Telemetry,
     flows: &[watch::Sender<Arc<[Pairing]>>],
     dead_after: Duration,
@@ -408,7 +408,7 @@ async fn handle_event(
                 peer.certificate.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
             );
             telemetry.events().push("session_up", &text);
-            let flows: usize = planes.up(*session).all().await.iter().sum();
+            let flows: usize = workers.up(*session).all().await.iter().sum();
             if resumes {
                 info!(peer = site, flows, "the session goes on; so many flows waited for it");
             }
@@ -418,7 +418,7 @@ async fn handle_event(
             // Keys that are used up, or of a certificate that is revoked, serve no more.
             let is_over = matches!(reason, DownReason::Spent | DownReason::Revoked);
             let patience = (!is_over).then_some(dead_after);
-            let (known, waiting) = planes.lost(patience).await;
+            let (known, waiting) = workers.lost(patience).await;
             warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
             telemetry.events().push("session_lost", &format!("{why}; {waiting} flows wait for it to go on"));
             telemetry.session(SessionState::Lost, Some(why), Instant::now());
@@ -434,7 +434,7 @@ async fn handle_event(
             let end = if reason.ends_flows() { SessionEnd::Closed } else { SessionEnd::Lost };
             // Until its flows have ended, no new session may begin. What the plane last showed of
             // them may lack the youngest.
-            for (flows, known) in flows.iter().zip(planes.down(end).await) {
+            for (flows, known) in flows.iter().zip(workers.down(end).await) {
                 flows.send_replace(known);
             }
         }

@@ -38,9 +38,9 @@ pub(super) struct WorkerResources {
 
 /// All data-plane threads. An order goes to each of them; one that is answered is done when all
 /// have answered.
-pub(super) struct Workers(Vec<PlaneThread>);
+pub(super) struct Workers(Vec<WorkerThread>);
 
-struct PlaneThread {
+struct WorkerThread {
     part: Part,
     orders: mpsc::Sender<Order>,
     waker: Waker,
@@ -62,25 +62,25 @@ impl<T> Answers<T> {
 }
 
 impl Workers {
-    /// Starts a thread for each of `belongings`. `settings` are those of a gateway with one thread.
+    /// Starts a thread for each of `resources`. `settings` are those of a gateway with one thread.
     pub(super) fn start(
         settings: &Settings,
-        belongings: Vec<WorkerResources>,
+        resources: Vec<WorkerResources>,
         peer: SocketAddr,
         busy_poll: Duration,
     ) -> Result<Self, RunError> {
-        let mut planes = Self(Vec::new());
-        for belongings in belongings {
-            let settings = part_of(settings, belongings.part);
-            match PlaneThread::start(settings, belongings, peer, busy_poll) {
-                Ok(thread) => planes.0.push(thread),
+        let mut workers = Self(Vec::new());
+        for resources in resources {
+            let settings = part_of(settings, resources.part);
+            match WorkerThread::start(settings, resources, peer, busy_poll) {
+                Ok(thread) => workers.0.push(thread),
                 Err(error) => {
-                    planes.0.iter().for_each(|thread| thread.order(Order::Stop));
+                    workers.0.iter().for_each(|thread| thread.order(Order::Stop));
                     return Err(error);
                 }
             }
         }
-        Ok(planes)
+        Ok(workers)
     }
 
     /// A session has begun. If the flows of the one before go on: how many of each thread's waited.
@@ -196,7 +196,7 @@ impl Workers {
 
     pub(super) async fn stop(self) -> Result<(), RunError> {
         self.0.iter().for_each(|thread| thread.order(Order::Stop));
-        for PlaneThread { thread, .. } in self.0 {
+        for WorkerThread { thread, .. } in self.0 {
             match tokio::task::spawn_blocking(move || thread.join()).await {
                 Ok(Ok(Ok(()))) => {}
                 Ok(Ok(Err(error))) => return Err(RunError::System(error)),
@@ -207,7 +207,7 @@ impl Workers {
     }
 
     fn ask<T>(&self, order: impl Fn(oneshot::Sender<T>) -> Order) -> Answers<T> {
-        let ask = |thread: &PlaneThread| {
+        let ask = |thread: &WorkerThread| {
             let (reply, answer) = oneshot::channel();
             thread.order(order(reply));
             answer
@@ -216,17 +216,17 @@ impl Workers {
     }
 }
 
-impl PlaneThread {
+impl WorkerThread {
     fn start(
         settings: Settings,
-        belongings: WorkerResources,
+        resources: WorkerResources,
         peer: SocketAddr,
         busy_poll: Duration,
     ) -> Result<Self, RunError> {
         let (orders, receiver) = mpsc::channel();
         let (waker, wakeup) = waker().map_err(RunError::System)?;
         let max_packet = settings.max_packet;
-        let WorkerResources { part, lan, bulk, share, publisher } = belongings;
+        let WorkerResources { part, lan, bulk, share, publisher } = resources;
         let thread = std::thread::Builder::new()
             .name(format!("data-plane-{}", part.thread))
             .spawn(move || {
