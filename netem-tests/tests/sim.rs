@@ -316,7 +316,7 @@ const ATOMICS: [Op; 4] = [Op::FetchAdd(3), Op::CompareSwap(9), Op::AtomicWrite(5
 /// one is executed once: the world counts. Who is refused at once repeats nothing. Where a target's
 /// queue pair survives, the repetition comes to it, which has to know it: both gateways crashed and
 /// nobody told it, or its own did and it is told a second later.
-/// In all other cases it goes nowhere.
+/// It goes nowhere in all other cases.
 #[test]
 fn atomics_run_at_most_once_whatever_ends_the_session() {
     let crash =

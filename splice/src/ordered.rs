@@ -33,7 +33,7 @@ slotmap::new_key_type! {
 
 /// Numbers what goes to the peer.
 ///
-/// Of UC it takes whole messages ([`UcAdmission`]), and tells those who send what waits for long to
+/// It takes whole messages of UC ([`UcAdmission`]), and tells those who send what waits for long to
 /// slow down, where connection management has said who they are.
 ///
 /// Bound: `settings.flows` queue pairs, and each sender's share of these ([`Hosts`]); packets for

@@ -143,7 +143,8 @@ const LAN_REJECTS: [&str; Reject::ALL.len()] = names!(Reject::ALL, name);
 const LAN_DROPS: [&str; LanDrop::ALL.len()] = names!(LanDrop::ALL, name);
 const WAN_REJECTS: [&str; Rejected::ALL.len()] = names!(Rejected::ALL, label);
 const LOST_LINES: [&str; Lost::ALL.len()] = names!(Lost::ALL, label);
-/// By `splice::record::Reason` as a number; 0 stands for flows that ended with their session.
+/// Names by the number of a `splice::record::Reason`; 0 stands for flows that ended with their
+/// session.
 const FAILURES: [&str; Reason::ALL.len() + 1] = {
     let mut names = ["session"; Reason::ALL.len() + 1];
     let [_, reasons @ ..] = &mut names;

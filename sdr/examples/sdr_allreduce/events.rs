@@ -11,7 +11,7 @@
 //! | EC | if parity does not suffice: after the fallback timeout, all that its part lacks |
 //! | | then after 9/8 round trips, and then once a round trip |
 //!
-//! What leaves again is taken to find the link free. Credits, reports and requests are not lost.
+//! Repeated chunks are taken to find the link free. Credits, reports and requests are not lost.
 
 use fec::Code;
 use rand_pcg::Pcg64Mcg;

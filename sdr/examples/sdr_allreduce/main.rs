@@ -6,7 +6,7 @@
 //! - `sdr_allreduce packets [RUNS]` does the same packet by packet, for smaller segments; contents
 //!   are checked.
 //!
-//! What two programs in one machine do at the same time is not measured by `native`: its times are
+//! `native` does not measure what two programs in one machine do at the same time: its times are
 //! upper bounds.
 
 mod emulated;

@@ -2,8 +2,7 @@
 //! known. [`Resolver`] asks, in a thread beside the packet path.
 //!
 //! Known is a destination whose next hop has answered the kernel for its link-layer address.
-//! What is not known has no place here: its packets wait elsewhere, and take nothing from those
-//! that are.
+//! Packets for any other destination wait elsewhere, and take nothing from those for the known.
 
 use std::collections::HashMap;
 use std::io;
@@ -254,14 +253,20 @@ mod tests {
         }
     }
 
-    #[test]
-    fn answers_age_and_one_that_is_due_serves_until_the_next() {
+    /// A table that knows one host.
+    fn with_a_host() -> (Site, Instant, Hops, IpAddr) {
         let site = Site::new(1500);
         let now = Instant::now();
         let mut hops = hops(&site, now);
         let host: IpAddr = Ipv4Addr::new(10, 0, 0, 1).into();
         assert!(hops.search(host));
         settle(&mut hops, now);
+        (site, now, hops, host)
+    }
+
+    #[test]
+    fn answers_age_and_one_that_is_due_serves_until_the_next() {
+        let (site, now, mut hops, host) = with_a_host();
         let first = hops.find(host, now).cloned().unwrap();
         assert_eq!(hops.refreshing, 0, "fresh");
         site.gateway.ip("neigh replace 10.0.0.1 lladdr 02:00:00:00:00:05 dev g0");
@@ -287,12 +292,7 @@ mod tests {
     /// The searches for many that are not there keep nobody's answer from being renewed.
     #[test]
     fn table_and_questions_are_bounded_and_the_known_keep_their_own() {
-        let site = Site::new(1500);
-        let now = Instant::now();
-        let mut hops = hops(&site, now);
-        let host: IpAddr = Ipv4Addr::new(10, 0, 0, 1).into();
-        assert!(hops.search(host));
-        settle(&mut hops, now);
+        let (_site, now, mut hops, host) = with_a_host();
         let many = |number: u32| IpAddr::V4((0x0a00_0002 + number).into());
         let asked = (0..10_000).filter(|number| hops.search(many(*number % 200))).count();
         assert_eq!(asked, SEARCHES);

@@ -3,7 +3,7 @@
 //! AF_PACKET.
 //! While the kernel looks for one, its packets wait here ([`Waiting`]) and not in the kernel, whose
 //! queues for absent neighbours count against the socket that fills them.
-//! What only the kernel can send, to groups and through tunnels, goes by raw sockets.
+//! Raw sockets send what only the kernel can: to groups, and through tunnels.
 //!
 //! Packets for AF_PACKET wait for nothing but the interface: a raw socket that is full drops.
 
