@@ -303,11 +303,11 @@ impl Connection {
             self.senders.exclude();
             return None;
         }
-        let Some((stream, Transmit { mut len, kind, block })) = self.senders.poll(now, out) else {
+        let Some((stream, Transmit { mut len, kind })) = self.senders.poll(now, out) else {
             self.paths.end_run();
             return None;
         };
-        let lane = self.paths.lane(stream, block.as_ref());
+        let lane = self.paths.lane(stream, self.senders.in_block(stream));
         if len > self.packet {
             self.cutter.cut(out.get(..len)?, lane, self.packet);
             (_, len) = self.cutter.poll(out.get_mut(..self.packet)?)?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use reliability::link::Link;
 use reliability::pacing::Pacer;
-use reliability::stream::{Full, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit};
+use reliability::stream::{Full, InBlock, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit};
 
 use self::drr::DrrScheduler;
 use self::pacer::link_time;
@@ -112,6 +112,8 @@ pub struct Senders {
     window: usize,
     most_window: usize,
     auto_flush: Duration,
+    /// Packets are spread over several lanes.
+    has_lanes: bool,
 }
 
 /// Backlog a stream may hold: what it sends in this time, within bounds.
@@ -145,6 +147,7 @@ impl Senders {
             window: 0,
             most_window: 0,
             auto_flush: Duration::ZERO,
+            has_lanes: false,
         }
     }
 
@@ -172,6 +175,7 @@ impl Senders {
             // Shorter packets may be more.
             most_window: config.window(max_packet.min(config.base_packet)),
             auto_flush: auto_flush(link),
+            has_lanes: config.lanes > 1,
             ..Self::down()
         };
         senders.settle((0..count).collect(), classes, now);
@@ -280,6 +284,7 @@ impl Senders {
                     window,
                     first_window,
                     flush,
+                    tells_block: self.has_lanes,
                     ..new
                 }
             };
@@ -594,6 +599,12 @@ impl Senders {
         };
         self.consume(len, now);
         Some(polled)
+    }
+
+    /// Where the stream's packet that was polled last stands in its block, if blocks are spread.
+    pub(crate) fn in_block(&self, stream: StreamId) -> Option<&InBlock> {
+        let stream = usize::from(stream.0);
+        self.slots.get(stream / 2)?.as_ref()?.stream(urgency_of(stream)).in_block()
     }
 
     /// A packet left, be it one that does not wait for the pacer: a report or a probe.

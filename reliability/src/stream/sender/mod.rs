@@ -55,6 +55,9 @@ pub struct SenderConfig {
     /// Bits per second at which packets leave, for telling how long what remains will take. Without
     /// it, `hybrid` protects all packets.
     pub rate: Option<u64>,
+    /// Where packets stand in their block is told ([`Sender::in_block`]): there is more than one lane to
+    /// spread blocks over.
+    pub tells_block: bool,
 }
 
 /// Bounds of `max_packet`.
@@ -80,6 +83,7 @@ impl SenderConfig {
             reorder_time: Duration::from_millis(1),
             flush: Duration::from_micros(200),
             rate: None,
+            tells_block: true,
         }
     }
 }
@@ -116,8 +120,6 @@ pub struct Transmit {
     pub len: usize,
     /// Its kind.
     pub kind: TransmitKind,
-    /// Where it stands in its block, when it is sent for the first time.
-    pub block: Option<InBlock>,
 }
 
 /// Counters since the sender was made. Packets unless said otherwise.
@@ -224,6 +226,7 @@ pub struct Sender {
     loss: Loss,
     rtt: Estimator,
     last_report: Option<u32>,
+    in_block: Option<InBlock>,
     stats: SenderStats,
 }
 
@@ -250,6 +253,7 @@ impl Sender {
             loss: Loss::new(config.scheme.alpha(), config.reorder_time),
             rtt: Estimator::new(config.rtt_hint),
             last_report: None,
+            in_block: None,
             stats: SenderStats::default(),
             config,
         };
@@ -331,6 +335,7 @@ impl Sender {
     /// there is none to send (or `out` is too short).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
         self.advance(now);
+        self.in_block = None;
         let out = out.get_mut(..self.longest)?;
         let transmit = self
             .transmit_repair(out)
@@ -348,6 +353,13 @@ impl Sender {
             TransmitKind::Parity => self.stats.parity_packets += 1,
         }
         Some(transmit)
+    }
+
+    /// Where the packet that was polled last stands in its block, if it was sent for the first time
+    /// and that is to be told ([`SenderConfig::tells_block`]).
+    #[must_use]
+    pub fn in_block(&self) -> Option<&InBlock> {
+        self.in_block.as_ref()
     }
 
     /// Changes the scheme from the next block on; packets already sent keep theirs.
@@ -485,7 +497,7 @@ impl Sender {
         let copies = self.loss.probe_copies(sequence).unwrap_or_else(|| self.copies());
         self.loss.repaired(sequence, copies, self.clock, &mut self.queue, &self.rtt);
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
-        Some(Transmit { len, kind: TransmitKind::Repair, block: None })
+        Some(Transmit { len, kind: TransmitKind::Repair })
     }
 
     /// When there is nothing else to send: until then, the repair may turn out to have arrived.
@@ -495,7 +507,7 @@ impl Sender {
         let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
         self.stats.copies += 1;
-        Some(Transmit { len, kind: TransmitKind::Repair, block: None })
+        Some(Transmit { len, kind: TransmitKind::Repair })
     }
 
     fn transmit_parity(&mut self, out: &mut [u8]) -> Option<Transmit> {
@@ -509,8 +521,10 @@ impl Sender {
         }
         header.emit(out.first_chunk_mut()?);
         self.adopt_scheme();
-        let block = (header.flags & FLAG_REPAIR == 0).then(|| header.place());
-        Some(Transmit { len: wire::PARITY_HEADER + symbol, kind: TransmitKind::Parity, block })
+        if self.config.tells_block && header.flags & FLAG_REPAIR == 0 {
+            self.in_block = Some(header.place());
+        }
+        Some(Transmit { len: wire::PARITY_HEADER + symbol, kind: TransmitKind::Parity })
     }
 
     fn transmit_data(&mut self, out: &mut [u8]) -> Option<Transmit> {
@@ -534,9 +548,11 @@ impl Sender {
             self.queue.release();
             self.loss.settle(&self.queue);
         }
-        let block = placement.shape.is_coded().then(|| self.place(sequence, placement));
+        if self.config.tells_block && placement.shape.is_coded() {
+            self.in_block = Some(self.place(sequence, placement));
+        }
         self.adopt_scheme();
-        Some(Transmit { len, kind: TransmitKind::Data, block })
+        Some(Transmit { len, kind: TransmitKind::Data })
     }
 
     /// Where a data packet stands that was placed so.
