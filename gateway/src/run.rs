@@ -4,6 +4,8 @@ mod chooser;
 mod guarding;
 mod patience;
 mod publisher;
+#[cfg(test)]
+mod strangers;
 mod telling;
 mod workers;
 

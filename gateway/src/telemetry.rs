@@ -414,6 +414,7 @@ impl Telemetry {
         snapshot.guard_restored = self.guard_restored.load(Relaxed);
         snapshot.sessions_established = self.established.load(Relaxed);
         snapshot.sessions_refused = self.refusals.counts();
+        snapshot.control_unanswered = self.refusals.unanswered();
         snapshot.log_lost = logs::lost();
         snapshot.uptime_micros =
             u64::try_from(now.saturating_duration_since(self.started).as_micros()).unwrap_or(u64::MAX);

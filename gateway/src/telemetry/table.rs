@@ -345,6 +345,7 @@ metrics! {
         lan_up: Peak Known "longhaul_lan_up" "Whether the LAN interface is up and has a carrier"
         wan_up: Peak Known "longhaul_wan_up" "Whether this machine has the address of wan.listen, and a route from there to the peer"
         guard_restored: Counter Count "longhaul_guard_rules_restored_total" "Rules that keep the kernel from forwarding RoCE found missing, and put back"
+        control_unanswered: Counter Count "longhaul_control_unanswered_total" "Datagrams of the control port to others than the peer that were not sent: they get 32 at once, and 8 a second"
         policy_generation: Peak Count "longhaul_policy_generation" "Policy files adopted: 1 at the start, one more with each reload"
         policy_loaded_micros: Peak Seconds "longhaul_policy_loaded_timestamp_seconds" "When the policy in force was read, since 1970"
         reports_thinned_bytes: Gauge Bytes "longhaul_wan_reports_thinned_bytes_per_second" "What reports on the peer's packets are thinned to, since the way to the peer carries no more; 0: not thinned"

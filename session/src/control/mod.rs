@@ -54,6 +54,7 @@ use wire::Link;
 pub use refusal::{Impostor, Refusal, Refusals};
 use renewal::Credentials;
 pub use renewal::Renewal;
+use socket::{ControlSocket, Strangers};
 
 /// Default of [`Config::dead_after`].
 pub const DEAD_AFTER: Duration = Duration::from_secs(5);
@@ -300,7 +301,8 @@ impl Control {
     pub fn bind(config: Config) -> Result<Self, StartError> {
         check(&config)?;
         let credentials = Credentials::new(&config, &config.identity, &config.revoked)?;
-        let endpoint = open(config.listen, &config.identity, credentials.server.clone())
+        let strangers = Strangers::new(config.peer_address.ip(), Arc::clone(&config.refusals));
+        let endpoint = open(config.listen, &config.identity, credentials.server.clone(), strangers)
             .map_err(|source| StartError::Bind { address: config.listen, source })?;
         Ok(Control { config: Arc::new(config), endpoint, newest: watch::Sender::new(Arc::new(credentials)) })
     }
@@ -437,13 +439,14 @@ fn open(
     address: SocketAddr,
     identity: &Identity,
     server: Option<quinn::ServerConfig>,
+    strangers: Strangers,
 ) -> io::Result<quinn::Endpoint> {
     let mut endpoint = quinn::EndpointConfig::new(Arc::new(identity.reset_key()));
     // After a restart, connection numbers of before must still be recognised, or they would get no
     // stateless reset.
     let key = identity.connection_id_key();
     endpoint.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
-    let socket = Arc::new(socket::Unmarked::bind(address)?);
+    let socket = Arc::new(ControlSocket::bind(address, strangers)?);
     quinn::Endpoint::new_with_abstract_socket(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
 }
 

@@ -192,6 +192,7 @@ impl Display for Told<'_> {
 #[derive(Debug, Default)]
 pub struct Refusals {
     counts: [AtomicU64; Refusal::ALL.len()],
+    unanswered: AtomicU64,
     last: Mutex<Option<String>>,
     impostor: Mutex<Option<Impostor>>,
 }
@@ -219,6 +220,18 @@ impl Refusals {
     #[must_use]
     pub fn counts(&self) -> [u64; Refusal::ALL.len()] {
         Refusal::ALL.map(|reason| self.get(reason))
+    }
+
+    /// Returns how many datagrams to others than the peer were dropped, since they get no more than a
+    /// few.
+    #[must_use]
+    pub fn unanswered(&self) -> u64 {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// Counts datagrams to others than the peer that were dropped.
+    pub(super) fn count_unanswered(&self, datagrams: u32) {
+        self.unanswered.fetch_add(datagrams.into(), Ordering::Relaxed);
     }
 
     /// Takes the reason why the configured peer last got no session, if it got none since the last

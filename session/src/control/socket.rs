@@ -1,36 +1,123 @@
 //! The socket of the control connection.
 
 use std::io::{self, IoSliceMut};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use quinn::udp::{RecvMeta, Transmit};
 use quinn::{AsyncUdpSocket, Runtime, TokioRuntime, UdpPoller};
 
-/// A UDP socket whose datagrams are not ECN-capable.
+use super::refusal::Refusals;
+
+/// Datagrams to strangers at once.
+const BURST: u32 = 32;
+/// The interval at which one more may follow.
+const REFILL: Duration = Duration::from_millis(125);
+
+/// A UDP socket whose datagrams are not ECN-capable, and that sends strangers few.
 ///
 /// QUIC marks all of its packets, and goes on doing so where none arrives (RFC 9000, 13.4.2).
 /// Some paths drop marked packets, and a connection over them never comes up.
 /// What little the control connection sends gains nothing from marks.
+///
+/// QUIC answers whoever sends it something (Version Negotiation, Retry, stateless resets).
+/// An answer to an address on the link where nobody is waits 3 s in the kernel, in the socket's
+/// send buffer.
+/// So one who sends in such names would have the peer's packets wait.
+/// Answers to other addresses than the peer's are bounded to 32 at once and 8 a second.
+/// As many as can wait take two thirds of a send buffer of Linux's default size.
 #[derive(Debug)]
-pub(super) struct Unmarked(Arc<dyn AsyncUdpSocket>);
+pub(super) struct ControlSocket {
+    socket: Arc<dyn AsyncUdpSocket>,
+    strangers: Strangers,
+}
 
-impl Unmarked {
+/// Those who are not the peer, and what may still be sent to them.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    peer: IpAddr,
+    allowance: Mutex<Allowance>,
+    refusals: Arc<Refusals>,
+}
+
+/// A token bucket of datagrams.
+#[derive(Debug)]
+struct Allowance {
+    left: u32,
+    /// Up to when it has been refilled.
+    refilled: Instant,
+}
+
+impl ControlSocket {
     /// Binds it. Must be called within a tokio runtime.
-    pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
-        Ok(Self(TokioRuntime.wrap_udp_socket(std::net::UdpSocket::bind(address)?)?))
+    pub(super) fn bind(address: SocketAddr, strangers: Strangers) -> io::Result<Self> {
+        let socket = TokioRuntime.wrap_udp_socket(std::net::UdpSocket::bind(address)?)?;
+        Ok(Self { socket, strangers })
     }
 }
 
-impl AsyncUdpSocket for Unmarked {
+impl Strangers {
+    /// All but `peer`. What they are not sent is counted.
+    pub(super) fn new(peer: IpAddr, refusals: Arc<Refusals>) -> Self {
+        let allowance = Mutex::new(Allowance { left: BURST, refilled: Instant::now() });
+        Self { peer: peer.to_canonical(), allowance, refusals }
+    }
+
+    /// Returns true if so many datagrams may be sent there.
+    fn may_have(&self, destination: IpAddr, datagrams: u32) -> bool {
+        if destination.to_canonical() == self.peer {
+            return true;
+        }
+        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_granted = allowance.take(datagrams, Instant::now());
+        if !is_granted {
+            self.refusals.count_unanswered(datagrams);
+        }
+        is_granted
+    }
+}
+
+impl Allowance {
+    /// Takes so many, all or none.
+    fn take(&mut self, datagrams: u32, now: Instant) -> bool {
+        let elapsed = now.saturating_duration_since(self.refilled);
+        let due = u32::try_from(elapsed.as_nanos() / REFILL.as_nanos()).unwrap_or(u32::MAX);
+        if due >= BURST {
+            (self.left, self.refilled) = (BURST, now);
+        } else {
+            self.left = (self.left + due).min(BURST);
+            self.refilled += REFILL * due;
+        }
+        match self.left.checked_sub(datagrams) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+/// Datagrams that one system call sends.
+fn datagrams(transmit: &Transmit<'_>) -> u32 {
+    let segment = transmit.segment_size.unwrap_or(transmit.contents.len()).max(1);
+    u32::try_from(transmit.contents.len().div_ceil(segment)).unwrap_or(u32::MAX)
+}
+
+impl AsyncUdpSocket for ControlSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Arc::clone(&self.0).create_io_poller()
+        Arc::clone(&self.socket).create_io_poller()
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.0.try_send(&Transmit { ecn: None, ..transmit.clone() })
+        if !self.strangers.may_have(transmit.destination.ip(), datagrams(transmit)) {
+            // As if it had been lost on the way.
+            return Ok(());
+        }
+        self.socket.try_send(&Transmit { ecn: None, ..transmit.clone() })
     }
 
     fn poll_recv(
@@ -39,22 +126,52 @@ impl AsyncUdpSocket for Unmarked {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        self.0.poll_recv(cx, bufs, meta)
+        self.socket.poll_recv(cx, bufs, meta)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.0.local_addr()
+        self.socket.local_addr()
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.0.max_transmit_segments()
+        self.socket.max_transmit_segments()
     }
 
     fn max_receive_segments(&self) -> usize {
-        self.0.max_receive_segments()
+        self.socket.max_receive_segments()
     }
 
     fn may_fragment(&self) -> bool {
-        self.0.may_fragment()
+        self.socket.may_fragment()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_get_few_datagrams_and_the_peer_all() {
+        let now = Instant::now();
+        let mut allowance = Allowance { left: BURST, refilled: now };
+        assert!(!allowance.take(BURST + 1, now), "more than there ever are");
+        assert!((0..BURST).all(|_| allowance.take(1, now)) && !allowance.take(1, now));
+        let later = now + REFILL * 5 / 2;
+        assert!(allowance.take(2, later) && !allowance.take(1, later));
+        assert!(allowance.take(1, now + REFILL * 3), "halves are not forgotten");
+        assert!(!allowance.take(1, later), "clocks of two threads differ");
+        let much_later = now + REFILL * 1000;
+        assert!(allowance.take(BURST, much_later) && !allowance.take(1, much_later));
+
+        let refusals = Arc::<Refusals>::default();
+        let strangers = Strangers::new([192, 0, 2, 1].into(), Arc::clone(&refusals));
+        let mapped = std::net::Ipv4Addr::new(192, 0, 2, 1).to_ipv6_mapped();
+        for _ in 0..1000 {
+            assert!(strangers.may_have([192, 0, 2, 1].into(), 10) && strangers.may_have(mapped.into(), 10));
+        }
+        // Whole lots only, and however long this takes, not all of them.
+        while strangers.may_have([192, 0, 2, 2].into(), BURST) {}
+        assert_eq!(refusals.unanswered() % u64::from(BURST), 0);
+        assert!(refusals.unanswered() > 0);
     }
 }

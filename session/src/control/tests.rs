@@ -595,7 +595,7 @@ fn connections_that_say_nothing_are_bounded_and_give_way() {
     let mut b = listener();
     let identity = identity(certificates(), "a");
     let runtime = Runtime::new().unwrap();
-    let endpoint = runtime.block_on(async { open(ANYWHERE, &identity, None).unwrap() });
+    let endpoint = runtime.block_on(async { open_towards_all(&identity) });
     let client = client_config(&identity);
     let address = b.address;
     let dial = || async { endpoint.connect_with(client.clone(), address, "b").unwrap().await };
@@ -647,6 +647,11 @@ fn a_configuration_that_cannot_work_is_refused() {
     assert!(matches!(bind(ages), StartError::DeadAfter(_)));
 }
 
+/// An endpoint whose peer is on this machine, as all are.
+fn open_towards_all(identity: &Identity) -> quinn::Endpoint {
+    open(ANYWHERE, identity, None, Strangers::new(ANYWHERE.ip(), Arc::default())).unwrap()
+}
+
 fn client_config(identity: &Identity) -> quinn::ClientConfig {
     let tls = identity.client_config("b", &[]).unwrap();
     quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls).unwrap()))
@@ -669,7 +674,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
     };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {
-        let endpoint = open(ANYWHERE, identity, None).unwrap();
+        let endpoint = open_towards_all(identity);
         let client = client_config(identity);
         let connection = endpoint.connect_with(client, to.address, "b").unwrap().await?;
         let (mut send, _recv) = connection.open_bi().await?;
