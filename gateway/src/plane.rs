@@ -5,7 +5,9 @@ mod moderation;
 mod periodic;
 mod share;
 
+use std::array;
 use std::io;
+use std::iter;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
@@ -210,7 +212,7 @@ fn ecn(bits: Option<EcnCodepoint>) -> Ecn {
     }
 }
 
-/// Until when to sleep. While the bulk socket takes nothing, what is due to be sent stays due, and
+/// Until when to sleep. While none of the bulk sockets takes anything, what is due to be sent stays due, and
 /// it is no use to look at it at once again; that the socket takes something wakes as well.
 fn wake_at(core: Option<Instant>, house: Instant, is_blocked: bool, now: Instant) -> Instant {
     let least = if is_blocked { now + BLOCKED } else { now };
@@ -222,6 +224,9 @@ const BLOCKED: Duration = Duration::from_millis(1);
 /// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache,
 /// and to keep acknowledgements prompt.
 const BUDGET: usize = 128;
+/// Descriptors that a thread sleeps at: orders, both sides, all lanes that are full, and the LAN
+/// where it is full or looks for ways.
+const MOST_POLLED: usize = 5 + Wan::MOST_LANES as usize;
 const OBSERVE_EVERY: Duration = Duration::from_millis(100);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A thread that stops waits no longer for ways to hosts.
@@ -554,6 +559,7 @@ impl<O: Observer> Worker<O> {
             sent += 1;
         }
         flush(&mut self.bulk, &mut self.core, &self.first);
+        self.core.set_full_lanes(self.bulk.full_lanes());
         if let Some(rate) = self.share.settle(self.core.held_from(), now) {
             self.core.set_rate(rate);
         }
@@ -586,7 +592,7 @@ impl<O: Observer> Worker<O> {
         self.counts.sleeps += 1;
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
-        let is_blocked = self.bulk.backlog() > 0;
+        let is_blocked = self.bulk.backlog() > 0 && self.bulk.full_lanes() == 0;
         let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
         let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);
@@ -599,14 +605,15 @@ impl<O: Observer> Worker<O> {
         let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), PollFlags::IN);
         let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
         // Lanes beyond the first receive nothing, and are polled only while they are blocked.
-        let blocked = [self.bulk.blocked_fd(), self.lan.blocked_fd()].map(|fd| fd.zip(Some(PollFlags::OUT)));
+        let blocked = self.bulk.blocked_fds().chain(self.lan.blocked_fd()).zip(iter::repeat(PollFlags::OUT));
         let ways = self.lan.ways_fd().zip(Some(PollFlags::IN));
-        let mut fds = [wakeup(), bulk, lan, wakeup(), wakeup(), wakeup()];
-        let mut watched = 3;
-        for (place, (fd, flags)) in
-            fds.iter_mut().skip(watched).zip(blocked.into_iter().chain([ways]).flatten())
-        {
-            *place = PollFd::from_borrowed_fd(fd, flags);
+        let mut fds: [_; MOST_POLLED] = array::from_fn(|_| wakeup());
+        let mut watched = 1;
+        let more = [bulk, lan]
+            .into_iter()
+            .chain(blocked.chain(ways).map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
+        for (place, fd) in fds.iter_mut().skip(watched).zip(more) {
+            *place = fd;
             watched += 1;
         }
         poll(fds.get_mut(..watched).unwrap_or_default(), Some(timeout))?;

@@ -258,6 +258,13 @@ impl Gateway {
         self.wan.marks(lane)
     }
 
+    /// Leaves these lanes out for now, a bit for each: what they were given would wait in this
+    /// machine, while others have room. If all wait, there is nothing to choose: then say none.
+    /// Holds until the session's end.
+    pub fn set_full_lanes(&mut self, full: u64) {
+        self.wan.set_full_lanes(full);
+    }
+
     /// The lane that the last packet of [`Gateway::poll_wan`] leaves on.
     #[must_use]
     pub fn wan_lane(&self) -> LaneId {

@@ -403,6 +403,13 @@ impl Connection {
         self.paths.marks(lane)
     }
 
+    /// Leaves these lanes out for now, a bit for each: what they were given would wait in this
+    /// machine, while others have room. If all wait, there is nothing to choose: then say none.
+    /// Holds until the session's end.
+    pub fn set_full_lanes(&mut self, full: u64) {
+        self.paths.set_full_lanes(full);
+    }
+
     /// A datagram came on this lane under a number taken in before, and was refused: a copy.
     pub fn note_copy(&mut self, lane: LaneId) {
         self.paths.observe_copy(lane);

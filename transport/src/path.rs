@@ -182,10 +182,15 @@ impl TxLane {
     }
 }
 
-/// Returns true if the lane's controller lets a packet go, if it has one.
-fn may_send(outward: &[TxLane], lane: LaneId) -> bool {
+/// Returns true if there is room for the lane's packets, and its controller lets one go, if it has
+/// one.
+fn may_send(outward: &[TxLane], full: u64, lane: LaneId) -> bool {
     let control = outward.get(usize::from(lane.0)).and_then(|lane| lane.control.as_ref());
-    control.is_none_or(Controller::may_send)
+    has_room(full, lane) && control.is_none_or(Controller::may_send)
+}
+
+fn has_room(full: u64, lane: LaneId) -> bool {
+    1_u64.checked_shl(lane.0.into()).is_none_or(|bit| full & bit == 0)
 }
 
 /// All lanes of a session, each direction's; none without a session.
@@ -193,6 +198,8 @@ pub(crate) struct Paths {
     outward: Vec<TxLane>,
     inward: Vec<RxLane>,
     lanes: Lanes,
+    /// Lanes whose packets would wait in this machine while those of others do not, a bit for each.
+    full: u64,
     skew: Skew,
     /// As long as packets may be where nothing is searched.
     fixed: mtu::Status,
@@ -215,6 +222,7 @@ impl Paths {
             outward: Vec::new(),
             inward: Vec::new(),
             lanes: Lanes::new(1, Duration::ZERO, now),
+            full: 0,
             skew: Skew::new(0, now),
             fixed: mtu::Status::default(),
             ceiling: 0,
@@ -250,6 +258,7 @@ impl Paths {
             outward: ids(lanes).map(|lane| TxLane::new(lane, config, most, hint, now)).collect(),
             inward: ids(peer_lanes).map(inward).collect(),
             lanes: Lanes::new(lanes, config.rtt, now),
+            full: 0,
             skew: Skew::new(peer_lanes, now),
             fixed: mtu::Status { packet: most, mtu: most + overhead, ..mtu::Status::default() },
             ceiling: config.rate,
@@ -445,24 +454,30 @@ impl Paths {
 
     /// The lane of a packet that must not wait.
     pub(crate) fn any_lane(&mut self) -> LaneId {
-        self.lanes.rotate()
+        let Self { lanes, full, .. } = self;
+        lanes.rotate(|lane| has_room(*full, lane))
     }
 
     /// Returns true if a packet that could wait may leave on some lane.
     pub(crate) fn may_send(&self) -> bool {
-        self.lanes.may_any(|lane| may_send(&self.outward, lane))
+        self.lanes.may_any(|lane| may_send(&self.outward, self.full, lane))
     }
 
     /// The lane of a stream's packet that could wait, and that stands there in its block. One may
     /// send.
     pub(crate) fn lane(&mut self, stream: StreamId, block: Option<&InBlock>) -> LaneId {
-        let Self { lanes, outward, .. } = self;
-        let may = |lane| may_send(outward, lane);
+        let Self { lanes, outward, full, .. } = self;
+        let may = |lane| may_send(outward, *full, lane);
         let chosen = match block {
             Some(block) => lanes.choose_in_block(stream, block, may),
             None => lanes.choose(may),
         };
-        chosen.unwrap_or_else(|| lanes.rotate())
+        chosen.unwrap_or_else(|| lanes.rotate(|lane| has_room(*full, lane)))
+    }
+
+    /// From now on, these lanes get no packet that could take another, a bit for each.
+    pub(crate) fn set_full_lanes(&mut self, full: u64) {
+        self.full = full;
     }
 
     /// Returns true if the lane's packets are to be ECN-capable.

@@ -139,7 +139,7 @@ impl Socket {
 
     /// To be polled for writing, while packets wait to be sent.
     pub fn blocked_fd(&self) -> Option<BorrowedFd<'_>> {
-        (self.udp.backlog() > 0).then(|| self.udp.fd())
+        self.udp.blocked_fds().next()
     }
 
     /// The address it listens on.

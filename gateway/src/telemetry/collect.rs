@@ -351,9 +351,9 @@ fn bounds(range: &Range) -> [f64; 3] {
 }
 
 /// In the order of the `reason` labels: too big, unreachable, link down (which a UDP socket reports
-/// as unreachable), no room (for which it is asked again), error.
+/// as unreachable), no room (where it is not asked again), error.
 fn unsent(stats: &BulkStats) -> [u64; 5] {
-    [stats.too_big, stats.unreachable, 0, 0, stats.send_failed]
+    [stats.too_big, stats.unreachable, 0, stats.lane_full, stats.send_failed]
 }
 
 /// In the order of the `side` labels.

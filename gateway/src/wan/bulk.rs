@@ -79,6 +79,8 @@ pub struct BulkStats {
     pub unreachable: u64,
     /// Datagrams dropped for any other error, a firewall's EPERM for instance.
     pub send_failed: u64,
+    /// Datagrams dropped because their lane's socket was full, while other lanes went on.
+    pub lane_full: u64,
     /// Times a device refused a batch and it was sent one by one; offload is off from then on.
     pub offload_refused: u64,
     /// Datagrams received.
@@ -108,13 +110,18 @@ pub struct BulkStats {
 ///
 /// Bounded by [`BulkConfig::queue`]: when it is full `reserve` returns `None`, and the owner
 /// flushes. When the kernel takes no more, what is left waits ([`backlog`](Self::backlog)) and the
-/// owner polls [`blocked_fd`](Self::blocked_fd) for writing. Nothing but that holds a datagram
+/// owner polls [`blocked_fds`](Self::blocked_fds) for writing. Nothing but that holds a datagram
 /// back: every other error is counted in [`BulkStats`] and the datagrams concerned are dropped, as
 /// the network might have done.
+///
+/// A lane whose socket is full holds up no other lane. As long as others go on, such lanes keep
+/// half of the queue at most: of what they have beyond, the oldest is dropped.
 pub struct Bulk {
     outlets: Outlets,
     config: BulkConfig,
     queue: SendQueue,
+    /// The lanes whose sockets were full when they were last tried, a bit for each.
+    blocked: u64,
     receive: Box<[u8]>,
     buffers: SocketBuffers,
     stats: BulkStats,
@@ -166,6 +173,7 @@ impl Bulk {
             outlets: Outlets { first: Outlet::new(socket, state), further: Vec::new(), first_sends: true },
             config,
             queue: SendQueue::new(config.queue),
+            blocked: 0,
             receive,
             buffers,
             stats: BulkStats::default(),
@@ -244,49 +252,48 @@ impl Bulk {
     /// each lane's in ascending order, and whether for being too long (EMSGSIZE).
     pub fn flush_noting(&mut self, dropped: &mut dyn FnMut(usize, Range<u64>, bool)) -> usize {
         let before = self.stats.sent;
-        while let Some((batch, bytes)) = self.queue.front() {
-            let Some(Outlet { socket, state, left, is_marked, .. }) = self.outlets.get_mut(batch.lane) else {
-                self.queue.pop();
+        let (mut blocked, mut nth) = (0, 0);
+        while let Some((batch, bytes)) = self.queue.get(nth) {
+            let Some(outlet) = self.outlets.get_mut(batch.lane) else {
+                self.queue.remove(nth);
                 continue;
             };
-            let ecn = self.config.ecn.filter(|_| *is_marked);
-            let outgoing = Outgoing { socket, state, ecn, batch };
-            let mut count =
-                |stats: &mut BulkStats, result: Result<(), Errno>, datagrams: usize, bytes: usize| {
-                    let first = *left;
-                    *left += datagrams as u64;
-                    stats.count_sending(result, datagrams, bytes);
-                    if result.is_err() {
-                        dropped(batch.lane, first..*left, result == Err(Errno::MSGSIZE));
-                    }
-                };
-            match outgoing.transmit(bytes) {
-                Err(Errno::AGAIN | Errno::NOBUFS) => {
-                    self.stats.blocked += 1;
-                    break;
-                }
-                // Too long may be all but the last.
-                Err(refused @ (Errno::IO | Errno::INVAL | Errno::MSGSIZE)) if batch.datagrams() > 1 => {
-                    self.stats.offload_refused += u64::from(refused != Errno::MSGSIZE);
-                    let mut rest = bytes.chunks(batch.segment);
-                    let blocked = rest.position(|datagram| match outgoing.transmit(datagram) {
-                        Err(Errno::AGAIN | Errno::NOBUFS) => true,
-                        result => {
-                            count(&mut self.stats, result, 1, datagram.len());
-                            false
-                        }
-                    });
-                    if let Some(gone) = blocked {
-                        self.stats.blocked += 1;
-                        self.queue.advance(gone * batch.segment);
-                        break;
-                    }
-                }
-                result => count(&mut self.stats, result, batch.datagrams(), bytes.len()),
+            if blocked & bit(batch.lane) != 0 {
+                nth += 1;
+                continue;
             }
-            self.queue.pop();
+            let ecn = self.config.ecn.filter(|_| outlet.is_marked);
+            match outlet.transmit(ecn, batch, bytes, &mut self.stats, dropped) {
+                Ok(()) => {
+                    self.queue.remove(nth);
+                }
+                Err(Blocked { gone }) => {
+                    self.stats.blocked += 1;
+                    self.queue.advance(nth, gone);
+                    blocked |= bit(batch.lane);
+                    nth += 1;
+                }
+            }
+        }
+        self.blocked = blocked;
+        if blocked.count_ones() < self.outlets.count() {
+            self.drop_blocked(dropped);
         }
         (self.stats.sent - before) as usize
+    }
+
+    /// Leaves half of the queue to the lanes that go on. All that waits is for others.
+    fn drop_blocked(&mut self, dropped: &mut dyn FnMut(usize, Range<u64>, bool)) {
+        while self.queue.is_half_full()
+            && let Some(batch) = self.queue.remove(0)
+        {
+            self.stats.lane_full += batch.datagrams() as u64;
+            if let Some(outlet) = self.outlets.get_mut(batch.lane) {
+                let first = outlet.left;
+                outlet.left += batch.datagrams() as u64;
+                dropped(batch.lane, first..outlet.left, false);
+            }
+        }
     }
 
     /// Receives until nothing is left or about `budget` datagrams were handed to `f`, and returns
@@ -328,15 +335,22 @@ impl Bulk {
     }
 
     /// Bytes committed that the kernel has not taken. While there are any, poll
-    /// [`blocked_fd`](Self::blocked_fd) for writing.
+    /// [`blocked_fds`](Self::blocked_fds) for writing.
     pub fn backlog(&self) -> usize {
         self.queue.backlog()
     }
 
-    /// The socket that the oldest waiting datagrams are for, to be polled for writing.
-    pub fn blocked_fd(&self) -> Option<BorrowedFd<'_>> {
-        let (batch, _) = self.queue.front()?;
-        self.outlets.get(batch.lane).map(|outlet| outlet.socket.as_fd())
+    /// The sockets that waiting datagrams are for, to be polled for writing.
+    pub fn blocked_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        (0..self.outlets.count() as usize)
+            .filter(|lane| self.blocked & bit(*lane) != 0)
+            .filter_map(|lane| Some(self.outlets.get(lane)?.socket.as_fd()))
+    }
+
+    /// The lanes whose sockets are full while others' are not, a bit for each: what is committed
+    /// there waits, and may be dropped.
+    pub fn full_lanes(&self) -> u64 {
+        if self.blocked.count_ones() < self.outlets.count() { self.blocked } else { 0 }
     }
 
     /// The socket that receives, to be polled.
@@ -360,7 +374,17 @@ impl Bulk {
     }
 }
 
+/// A lane's bit. There are no more lanes than bits.
+fn bit(lane: usize) -> u64 {
+    u32::try_from(lane).ok().and_then(|lane| 1_u64.checked_shl(lane)).unwrap_or(0)
+}
+
 impl Outlets {
+    /// Lanes.
+    fn count(&self) -> u32 {
+        self.further.len() as u32 + u32::from(self.first_sends)
+    }
+
     fn get(&self, lane: usize) -> Option<&Outlet> {
         match lane.checked_sub(self.first_sends.into()) {
             None => Some(&self.first),
@@ -380,6 +404,50 @@ impl Outlet {
     fn new(socket: UdpSocket, state: UdpSocketState) -> Self {
         Self { socket, state, committed: 0, left: 0, is_marked: true }
     }
+
+    /// Sends a batch, and counts what became of it.
+    fn transmit(
+        &mut self,
+        ecn: Option<EcnCodepoint>,
+        batch: Batch,
+        bytes: &[u8],
+        stats: &mut BulkStats,
+        dropped: &mut dyn FnMut(usize, Range<u64>, bool),
+    ) -> Result<(), Blocked> {
+        let Self { socket, state, left, .. } = self;
+        let outgoing = Outgoing { socket, state, ecn, batch };
+        let mut count = |stats: &mut BulkStats, result: Result<(), Errno>, datagrams: usize, bytes: usize| {
+            let first = *left;
+            *left += datagrams as u64;
+            stats.count_sending(result, datagrams, bytes);
+            if result.is_err() {
+                dropped(batch.lane, first..*left, result == Err(Errno::MSGSIZE));
+            }
+        };
+        match outgoing.transmit(bytes) {
+            Err(Errno::AGAIN | Errno::NOBUFS) => return Err(Blocked { gone: 0 }),
+            // Too long may be all but the last.
+            Err(refused @ (Errno::IO | Errno::INVAL | Errno::MSGSIZE)) if batch.datagrams() > 1 => {
+                stats.offload_refused += u64::from(refused != Errno::MSGSIZE);
+                for (nth, datagram) in bytes.chunks(batch.segment).enumerate() {
+                    match outgoing.transmit(datagram) {
+                        Err(Errno::AGAIN | Errno::NOBUFS) => {
+                            return Err(Blocked { gone: nth * batch.segment });
+                        }
+                        result => count(stats, result, 1, datagram.len()),
+                    }
+                }
+            }
+            result => count(stats, result, batch.datagrams(), bytes.len()),
+        }
+        Ok(())
+    }
+}
+
+/// A socket takes no more for now.
+struct Blocked {
+    /// Bytes of the batch that have left, or were dropped.
+    gone: usize,
 }
 
 /// A batch on its way to the kernel.

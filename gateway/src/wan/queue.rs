@@ -15,14 +15,16 @@ const MAX_BATCHES: usize = 1024;
 /// Datagrams in one contiguous buffer, written in place.
 ///
 /// Neighbours of equal length for one destination and from one lane form a *batch*; a shorter one
-/// joins as its last. Batches leave in order. When the buffer's bytes or [`MAX_BATCHES`] are used
-/// up, [`reserve`](Self::reserve) answers `None` until something was sent.
+/// joins as its last. A lane's batches leave in order, and one lane's need not wait for another's.
+/// When the buffer's bytes or [`MAX_BATCHES`] are used up, [`reserve`](Self::reserve) answers
+/// `None` until something was sent.
 pub(super) struct SendQueue {
     buffer: Box<[u8]>,
     batches: VecDeque<Batch>,
-    /// Where the next packet is written; everything between the first batch's start and here waits
-    /// to be sent.
+    /// Where the next packet is written: behind all batches, between which there may be gaps.
     tail: usize,
+    /// Bytes of all batches.
+    waiting: usize,
     /// Bytes the last reservation granted, so that a commit cannot claim more.
     granted: usize,
 }
@@ -58,6 +60,7 @@ impl SendQueue {
             buffer: vec![0; capacity.max(MAX_UDP_PAYLOAD)].into_boxed_slice(),
             batches: VecDeque::with_capacity(MAX_BATCHES),
             tail: 0,
+            waiting: 0,
             granted: 0,
         }
     }
@@ -95,8 +98,10 @@ impl SendQueue {
         }
         let start = self.tail;
         self.tail += len;
+        self.waiting += len;
         if let Some(last) = self.batches.back_mut()
             && last.open
+            && last.end == start
             && (last.lane, last.destination) == (lane, destination)
             && len <= last.segment
         {
@@ -117,44 +122,52 @@ impl SendQueue {
         }
     }
 
-    /// The oldest batch and its bytes.
-    pub(super) fn front(&self) -> Option<(Batch, &[u8])> {
-        let batch = *self.batches.front()?;
+    /// The batch after the `nth` oldest ones, and its bytes.
+    pub(super) fn get(&self, nth: usize) -> Option<(Batch, &[u8])> {
+        let batch = *self.batches.get(nth)?;
         Some((batch, self.buffer.get(batch.bytes())?))
     }
 
-    /// Forgets the first bytes of the oldest batch: whole datagrams, not all.
-    pub(super) fn advance(&mut self, bytes: usize) {
-        if let Some(batch) = self.batches.front_mut() {
+    /// Forgets the first bytes of a batch: whole datagrams, not all.
+    pub(super) fn advance(&mut self, nth: usize, bytes: usize) {
+        if let Some(batch) = self.batches.get_mut(nth) {
             batch.start += bytes;
+            self.waiting -= bytes;
         }
     }
 
-    /// Forgets the oldest batch.
-    pub(super) fn pop(&mut self) {
-        self.batches.pop_front();
+    /// Forgets a batch. The oldest ones are forgotten at least cost.
+    pub(super) fn remove(&mut self, nth: usize) -> Option<Batch> {
+        let removed = self.batches.remove(nth)?;
+        self.waiting -= removed.end - removed.start;
         if self.batches.is_empty() {
             self.tail = 0;
         }
+        Some(removed)
     }
 
     /// Bytes waiting to be sent.
     pub(super) fn backlog(&self) -> usize {
-        self.batches.front().map_or(0, |batch| self.tail - batch.start)
+        self.waiting
+    }
+
+    /// Returns true if more waits than half of what there may be.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.waiting > self.buffer.len() / 2 || self.batches.len() > MAX_BATCHES / 2
     }
 
     /// Moves what waits to the front of the buffer. Only after the kernel refused a part of an
-    /// earlier flush is there a gap to close.
+    /// earlier flush are there gaps to close.
     fn compact(&mut self) {
-        let Some(gap) = self.batches.front().map(|batch| batch.start).filter(|&start| start > 0) else {
-            return;
-        };
-        self.buffer.copy_within(gap..self.tail, 0);
-        self.tail -= gap;
+        let mut end = 0;
         for batch in &mut self.batches {
-            batch.start -= gap;
-            batch.end -= gap;
+            if batch.start > end {
+                self.buffer.copy_within(batch.bytes(), end);
+            }
+            (batch.start, batch.end) = (end, end + batch.end - batch.start);
+            end = batch.end;
         }
+        self.tail = end;
     }
 }
 
@@ -243,17 +256,55 @@ mod tests {
         }
         assert_eq!(shape(&queue), [(1500, 43)], "44 fit, but a reservation asks for 2000");
         assert!(put(&mut queue, 100, 99, B) == (queue.buffer.len() - queue.tail >= 2000));
-        queue.pop();
+        queue.remove(0);
         assert_eq!(queue.backlog(), 0);
         (0..43).for_each(|fill| assert!(put(&mut queue, 1000 + usize::from(fill) / 22, fill, A)));
         assert_eq!(shape(&queue), [(1000, 22), (1001, 21)]);
         while put(&mut queue, 1001, 77, A) {}
-        queue.pop();
+        queue.remove(0);
         assert!(put(&mut queue, 1002, 88, B), "the gap is closed");
-        let (batch, bytes) = queue.front().unwrap();
+        let (batch, bytes) = queue.get(0).unwrap();
         assert_eq!((batch.start, batch.segment, bytes[0], bytes[1001]), (0, 1001, 22, 23));
         let last = *queue.batches.back().unwrap();
         assert!(queue.buffer[last.bytes()].iter().all(|&byte| byte == 88));
+    }
+
+    #[test]
+    fn what_waits_among_others_is_kept_whole_and_in_its_place() {
+        let mut queue = SendQueue::new(MAX_UDP_PAYLOAD);
+        let put = |queue: &mut SendQueue, lane: usize, fill: u8| {
+            let Some(slot) = queue.reserve(1000) else { return false };
+            slot.fill(fill);
+            queue.commit(1000, (lane, A), 1)
+        };
+        for fill in 0..60 {
+            assert!(put(&mut queue, usize::from(fill) % 3, fill));
+        }
+        // The second lane's stay.
+        let mut nth = 0;
+        while let Some((batch, _)) = queue.get(nth) {
+            match batch.lane {
+                1 => nth += 1,
+                _ => assert!(queue.remove(nth).is_some()),
+            }
+        }
+        assert_eq!((queue.backlog(), queue.is_half_full()), (20_000, false));
+        assert!((100..145).all(|fill| put(&mut queue, 0, fill)) && !put(&mut queue, 0, 0));
+        assert!(queue.is_half_full());
+        let fills: Vec<_> = (0..65).map(|nth| queue.get(nth).unwrap().1[999]).collect();
+        assert!(fills.into_iter().eq((0..20).map(|nth| 3 * nth + 1).chain(100..145)));
+        // One that is followed by a gap takes no further datagram.
+        let mut queue = SendQueue::new(MAX_UDP_PAYLOAD);
+        for lane in [0, 1, 0] {
+            queue.reserve(100).unwrap();
+            queue.commit(100, (lane, A), 64);
+        }
+        queue.remove(2);
+        queue.remove(1);
+        queue.reserve(100).unwrap().fill(7);
+        queue.commit(100, (0, A), 64);
+        assert_eq!(shape(&queue), [(100, 1), (100, 1)]);
+        assert_eq!(queue.get(1).unwrap().1, [7; 100]);
     }
 
     #[test]

@@ -216,6 +216,61 @@ fn what_the_kernel_has_no_room_for_is_kept_and_sent_later() {
 }
 
 #[test]
+fn a_lane_whose_socket_is_full_holds_up_no_other() {
+    const ROUNDS: u32 = 400;
+    let site = Site::new(1500);
+    // As long as the test takes, and longer.
+    site.gateway.sysctl("net/ipv4/neigh/g0/mcast_solicit", "1000");
+    let config = BulkConfig { socket_buffer: 0, ..BulkConfig::default() };
+    let mut a = site.gateway.run(|| {
+        let mut bulk = Bulk::bind("10.0.0.254:0".parse().unwrap(), config).unwrap();
+        bulk.add_lane("10.0.0.254:0".parse().unwrap()).unwrap();
+        bulk
+    });
+    let mut b = site.host.run(|| Bulk::bind("0.0.0.0:0".parse().unwrap(), BulkConfig::default())).unwrap();
+    let port = b.local_addr().unwrap().port();
+    // As by a second router that has died.
+    let (absent, there) = (SocketAddr::from(([10, 0, 0, 77], port)), SocketAddr::from(([10, 0, 0, 1], port)));
+    let (mut gone, mut came) = (Vec::new(), Vec::new());
+    for number in 0..ROUNDS {
+        for (lane, to) in [(0, absent), (1, there)] {
+            fill(number, a.reserve(1400).expect("room for others"));
+            a.commit_on(lane, 1400, to);
+        }
+        a.flush_noting(&mut |lane, numbers, _| gone.push((lane, numbers)));
+        came.extend(receive_all(&mut b, 1));
+    }
+    for (number, (datagram, _)) in (0..).zip(&came) {
+        let mut expected = vec![0; 1400];
+        fill(number, &mut expected);
+        assert!(*datagram == expected, "datagram {number}");
+    }
+    assert_eq!((a.full_lanes(), a.blocked_fds().count()), (1, 1));
+    let stats = *a.stats();
+    let waiting = (a.backlog() / 1400) as u64;
+    assert!(stats.lane_full > 0 && a.backlog() <= config.queue / 2, "{stats:?}");
+    assert_eq!(stats.sent + stats.lane_full + waiting, u64::from(2 * ROUNDS), "{stats:?}");
+    // The oldest of those that waited, and each once.
+    let mut next = stats.sent - u64::from(ROUNDS);
+    for (lane, numbers) in gone {
+        assert_eq!((lane, numbers.start), (0, next));
+        next = numbers.end;
+    }
+    assert_eq!(next + waiting, u64::from(ROUNDS));
+
+    // With none that goes on, all wait.
+    while a.reserve(1400).is_some() {
+        a.commit_on(0, 1400, absent);
+        a.reserve(1400).unwrap_or_default().fill(0);
+        a.commit_on(1, 1400, absent);
+    }
+    let before = a.backlog();
+    a.flush();
+    assert_eq!((a.full_lanes(), a.blocked_fds().count()), (0, 2));
+    assert!(a.stats().lane_full == stats.lane_full && a.backlog() > before - 16 * 1400);
+}
+
+#[test]
 fn datagrams_above_the_mtu_are_counted() {
     let site = Site::new(1500);
     let bind = |ns: &crate::lan::netns::Ns| {

@@ -168,13 +168,16 @@ impl Lanes {
         self.spread.pause();
     }
 
-    /// The lane that the next packet of the gateway's own takes: another one than the last, mostly,
-    /// so that a lane that died unnoticed takes only some of them.
-    pub fn rotate(&mut self) -> LaneId {
+    /// The lane that the next packet of the gateway's own takes, of those that `may` if there are
+    /// any: another one than the last, mostly, so that a lane that died unnoticed takes only some
+    /// of them.
+    pub fn rotate(&mut self, may: impl Fn(LaneId) -> bool) -> LaneId {
         if !self.are_several() {
             return LaneId::default();
         }
-        let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.usable);
+        let may_any = self.may_any(&may);
+        let fits = |index: usize, lane: &Lane| lane.usable && (!may_any || may(id(index)));
+        let usable = || self.lanes.iter().enumerate().filter(|(index, lane)| fits(*index, lane));
         self.turn = self.turn.wrapping_add(TURN);
         let nth = (u64::from(self.turn) * usable().count() as u64) >> u32::BITS;
         usable().nth(nth as usize).map(|(index, _)| id(index)).unwrap_or_default()

@@ -250,7 +250,7 @@ fn every_nth_packet_of_its_own_comes_to_all_lanes() {
             let mut spread = Lanes::new(lanes as u8, RTT, origin());
             let mut took = vec![0_u32; usize::from(lanes)];
             for turn in 0..every * 400 {
-                let lane = spread.rotate();
+                let lane = spread.rotate(|_| true);
                 if turn % every == 0 {
                     took[usize::from(lane.0)] += 1;
                 }
@@ -262,6 +262,19 @@ fn every_nth_packet_of_its_own_comes_to_all_lanes() {
             );
         }
     }
+}
+
+#[test]
+fn packets_of_its_own_leave_out_lanes_that_may_not_unless_none_may() {
+    let mut lanes = Lanes::new(3, RTT, origin());
+    let mut took = |may: &dyn Fn(LaneId) -> bool| {
+        let mut took: Vec<_> = (0..300).map(|_| lanes.rotate(may).0).collect();
+        took.sort_unstable();
+        took.dedup();
+        took
+    };
+    assert_eq!(took(&|lane| lane.0 != 1), [0, 2]);
+    assert_eq!(took(&|_| false), [0, 1, 2]);
 }
 
 #[test]

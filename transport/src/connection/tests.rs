@@ -197,6 +197,26 @@ fn a_session_goes_on_over_a_path_with_other_lanes_and_shorter_packets() {
 }
 
 #[test]
+fn a_lane_that_has_no_room_is_left_out() {
+    let mut world = World::new(&[Class::new("default")], |config| Config { lanes: 2, ..config });
+    world.both(|end, now| end.begin(&Session { lanes: 2, ..SESSION }, now));
+    world.ends[0].set_full_lanes(1);
+    world.push(0, 2000);
+    world.run(SECOND);
+    world.check();
+    let took = |world: &World| [0, 1].map(|lane| world.numbers.get(&(0, lane)).copied().unwrap_or(0));
+    let [full, other] = took(&world);
+    assert!(full < 100 && other > 1000, "probes and what else is for a lane alone: {full}, {other}");
+
+    world.ends[0].set_full_lanes(0);
+    world.push(0, 2000);
+    world.run(SECOND);
+    world.check();
+    let [first, second] = took(&world);
+    assert!(first - full > 500 && second - other > 500, "{first}, {second}");
+}
+
+#[test]
 fn classes_may_change_while_a_session_is_parked() {
     let mut world = World::new(&[Class::new("a"), Class::new("b")], |config| config);
     world.both(|end, now| end.begin(&SESSION, now));
