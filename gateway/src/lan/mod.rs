@@ -175,7 +175,7 @@ impl Lan {
     pub fn ways_fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Packet(packet) => packet.ways_fd(),
-            Self::Socket(_) => None,
+            Self::Socket(socket) => socket.ways_fd(),
         }
     }
 

@@ -7,7 +7,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
+use super::packet::hops::Hops;
+use super::packet::resolve::By;
+use super::packet::waiting::Waiting;
 use super::{MAX_PACKET, inner};
 use crate::steering::{self, Key, Part};
 use crate::wan::{Bulk, BulkConfig, BulkStats};
@@ -44,6 +48,10 @@ pub struct SocketStats {
     /// Packets of new hosts received while the table was full: handed out, but their sender was not
     /// learnt.
     pub table_full: u64,
+    /// Packets dropped because nobody answered for the next hop's link-layer address.
+    pub no_neighbour: u64,
+    /// Packets dropped because too many waited for such an answer, in all or of their source.
+    pub wait_full: u64,
     /// Packets of another thread's hosts, dropped: their sender had them joined with some of this
     /// one's (GSO), or they came before the sockets were sorted.
     pub other_thread: u64,
@@ -52,14 +60,46 @@ pub struct SocketStats {
 /// A UDP socket, of which each datagram holds one whole IP packet exactly as it would stand on the
 /// wire; where a packet goes is looked up by its destination address.
 ///
+/// What the kernel has for a host whose next hop does not answer would fill the socket, and hold up
+/// what is for others. So packets leave once the kernel knows the next hop, and wait apart until
+/// then: four for each of 64 pairs of source and destination, 3 s at most. Not so for hosts on this
+/// machine, nor for link-local addresses.
+///
 /// Bounds: see [`Bulk`] for what is queued. The table holds the configured hosts and up to 4096
 /// learnt ones; the one that several threads' sockets share, 4096 for each.
 pub struct Socket {
     udp: Bulk,
     part: Part,
     hosts: Hosts,
+    /// `None`: the kernel keeps what waits.
+    ways: Option<Ways>,
     mtu: usize,
     stats: SocketStats,
+}
+
+/// The hosts that the kernel knows the way to, and the packets for others.
+struct Ways {
+    hops: Hops,
+    waiting: Waiting,
+    /// When packets were last looked at.
+    now: Instant,
+}
+
+impl Ways {
+    /// For a socket that listens there, and so many threads.
+    fn new(listen: IpAddr, threads: u8) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Self { hops: Hops::new(By::Udp(listen), threads, now)?, waiting: Waiting::new(), now })
+    }
+
+    /// Returns true if a packet has to wait for the way to a host.
+    fn holds_up(&mut self, source: IpAddr, host: IpAddr) -> bool {
+        let is_local = match host {
+            IpAddr::V4(host) => host.is_loopback(),
+            IpAddr::V6(host) => host.is_loopback() || host.is_unicast_link_local(),
+        };
+        !is_local && (self.hops.find(host, self.now).is_none() || self.waiting.holds(source, host))
+    }
 }
 
 impl Socket {
@@ -83,7 +123,15 @@ impl Socket {
 
     fn new(udp: Bulk, config: &SocketConfig, part: Part, learnt: Option<Arc<Learnt>>) -> io::Result<Self> {
         let hosts = Hosts { all: learnt, ..Hosts::new(&config.hosts, config.learn) };
-        Ok(Self { udp, part, hosts, mtu: config.mtu.min(MAX_PACKET), stats: SocketStats::default() })
+        // What listens on this machine alone has no neighbours.
+        let ways = match config.listen.ip() {
+            listen if listen.is_loopback() => None,
+            listen => Ways::new(listen, part.threads)
+                .inspect_err(|error| tracing::warn!(%error, "absent hosts may delay others: no netlink"))
+                .ok(),
+        };
+        let mtu = config.mtu.min(MAX_PACKET);
+        Ok(Self { udp, part, hosts, ways, mtu, stats: SocketStats::default() })
     }
 
     /// Hands packets to `f`, and returns how many. What a system call brought is handed out whole,
@@ -105,6 +153,9 @@ impl Socket {
 
     /// Room for one packet of up to [`MAX_PACKET`] bytes, or `None` while the queue is full.
     pub fn reserve(&mut self) -> Option<&mut [u8]> {
+        if self.udp.backlog() == 0 {
+            self.look();
+        }
         self.udp.reserve(MAX_PACKET)
     }
 
@@ -115,16 +166,58 @@ impl Socket {
             self.stats.not_ip += 1;
             return;
         };
-        match self.hosts.find(addresses.destination()) {
-            Some(host) => self.udp.commit(len, host),
-            None => self.stats.unknown_host += 1,
+        let Some(host) = self.hosts.find(addresses.destination()) else {
+            self.stats.unknown_host += 1;
+            return;
+        };
+        let source = addresses.source();
+        if let Some(ways) = &mut self.ways
+            && ways.holds_up(source, host.ip())
+        {
+            let packet = self.udp.reserved(len).unwrap_or_default();
+            self.stats.wait_full += ways.waiting.push(source, host.ip(), packet, ways.now);
+            return;
         }
+        self.udp.commit(len, host);
+    }
+
+    /// Looks at the clock and at what is new of hosts, and queues the packets that have waited for
+    /// it. Only between a commit and the next reservation.
+    fn look(&mut self) {
+        let Self { udp, hosts, ways: Some(Ways { hops, waiting, now }), stats, .. } = self else { return };
+        *now = Instant::now();
+        hops.learn(*now, &mut |host, hop| stats.no_neighbour += waiting.answer(host, hop));
+        if waiting.is_empty() {
+            return;
+        }
+        stats.no_neighbour += waiting.expire(*now);
+        waiting.ask(|host| hops.search(host));
+        waiting.release(&mut |_, host, packet| {
+            // It may have moved meanwhile.
+            let listens = inner(packet).and_then(|addresses| hosts.find(addresses.destination()));
+            let Some(listens) = listens.filter(|listens| listens.ip() == host) else {
+                stats.unknown_host += 1;
+                return true;
+            };
+            let Some(room) = udp.reserve(packet.len()) else { return false };
+            room.copy_from_slice(packet);
+            udp.commit(packet.len(), listens);
+            true
+        });
     }
 
     /// Sends what was committed, as far as the kernel takes it, and returns how many packets it
     /// took.
     pub fn flush(&mut self) -> usize {
+        if self.udp.backlog() > 0 || self.ways_fd().is_some() {
+            self.look();
+        }
         self.udp.flush()
+    }
+
+    /// To be polled for reading while packets wait for the way to their host; then flush.
+    pub fn ways_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ways.as_ref().filter(|ways| !ways.waiting.is_empty()).map(|ways| ways.hops.fd())
     }
 
     /// Longest IP packet that can be sent, in bytes.
@@ -270,6 +363,7 @@ mod tests {
 
     use super::*;
     use crate::lan::Lan;
+    use crate::lan::netns::{Ns, Site};
     use crate::lan::wake::{PollFd, PollFlags, poll};
 
     fn loopback() -> SocketAddr {
@@ -441,6 +535,58 @@ mod tests {
         hosts.learn(IpAddr::V4(7.into()), place(2), &mut stats);
         assert_eq!(hosts.find(IpAddr::V4(7.into())), Some(place(2)));
         assert_eq!(hosts.find(IpAddr::V4((MAX_LEARNT as u32).into())), None);
+    }
+
+    #[test]
+    fn absent_hosts_hold_up_nobody_elses_packets() {
+        const ROUNDS: u8 = 200;
+        let site = Site::new(1500);
+        site.gateway.ip("neigh del 10.0.0.1 dev g0");
+        site.host.ip("addr add 10.0.0.2/24 dev v0");
+        let at = |last| SocketAddr::from(([10, 0, 0, last], 7000));
+        let bind = |ns: &Ns, listen, hosts: &[u8]| {
+            let hosts = hosts.iter().map(|&last| (IpAddr::from([10, 0, 0, last]), at(last))).collect();
+            // As much as an unprivileged one gets.
+            let udp = BulkConfig { socket_buffer: 100_000, ..BulkConfig::default() };
+            let config = SocketConfig { listen, hosts, learn: false, mtu: MAX_PACKET, udp };
+            ns.run(|| Socket::bind(&config).unwrap())
+        };
+        let all: Vec<u8> = (1..254).collect();
+        let mut gateway = bind(&site.gateway, at(254), &all);
+        let mut host = bind(&site.host, SocketAddr::from(([0; 4], 7000)), &[]);
+        let mut heard = Vec::new();
+        for number in 0..ROUNDS {
+            send(&mut gateway, &v4(9, 1, 200 + usize::from(number)));
+            for absent in 0..100 {
+                send(&mut gateway, &v4(8, 100 + absent, 1000));
+            }
+            gateway.flush();
+            assert!(gateway.blocked_fd().is_none(), "{:?}", gateway.stats());
+            if number == 0 {
+                // Others than the known may wait for an answer, however long that takes.
+                send(&mut gateway, &v4(7, 2, 100));
+                while heard.len() < 2 {
+                    let ways = gateway.ways_fd().expect("some wait");
+                    let ready = poll(
+                        &mut [PollFd::from_borrowed_fd(ways, PollFlags::IN)],
+                        Some(Duration::from_secs(5)),
+                    );
+                    assert!(ready.unwrap() > 0);
+                    gateway.flush();
+                    host.receive(9, &mut |packet| heard.push(packet.len()));
+                }
+                heard.sort_unstable();
+                assert_eq!(heard, [100, 200]);
+                heard.clear();
+            } else {
+                heard.extend(take(&mut host, 1).iter().map(Vec::len));
+            }
+        }
+        assert!(heard.into_iter().eq((1..ROUNDS).map(|number| 200 + usize::from(number))));
+        let stats = *gateway.stats();
+        let waiting = 100 * u64::from(ROUNDS) - stats.wait_full - stats.no_neighbour;
+        assert!(stats.wait_full > 0 && waiting <= 256, "{stats:?}");
+        assert_eq!(gateway.udp_stats().blocked, 0);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use splice::{ClassStats, PathStats, Stats};
 use super::table::{FAR, NEAR, Snapshot, Unit};
 use crate::choose;
 use crate::lan::Lan;
+use crate::lan::socket::SocketStats;
 use crate::plane::Counts;
 use crate::wan::BulkStats;
 
@@ -144,7 +145,8 @@ impl Snapshot {
                 let stats = socket.stats();
                 (self.lan_unknown_host, self.lan_other_thread) = (stats.unknown_host, stats.other_thread);
                 let [too_big, unreachable, link_down, no_room, failed] = unsent(socket.udp_stats());
-                [too_big, unreachable, link_down, no_room, failed, 0, 0]
+                let SocketStats { no_neighbour, wait_full, .. } = *socket.stats();
+                [too_big, unreachable, link_down, no_room, failed, no_neighbour, wait_full]
             }
         };
         for (total, refused) in self.lan_unsent.iter_mut().zip(refused) {

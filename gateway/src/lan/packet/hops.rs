@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::SocketAddrAny;
 
-use super::resolve::{Answer, Question, Resolver, Verdict};
+use super::resolve::{Answer, By, Question, Resolver, Verdict};
 use crate::lan::wake::{Wakeup, waker};
 
 /// Destinations known at a time.
@@ -26,26 +26,33 @@ const KERNELS: Duration = Duration::from_millis(250);
 /// How long an answer holds beyond that, while the next one is waited for: about as long as the
 /// kernel itself takes a neighbour for reachable that it has not heard of again.
 const KEPT: Duration = Duration::from_secs(30);
+/// The same by UDP, where the kernel resolves again for each packet: one that has just answered is
+/// known to the kernel for 3 s at least, whatever becomes of it.
+const KEPT_BY_UDP: Duration = Duration::from_millis(1500);
 /// Questions under way about destinations that are known.
 const REFRESHES: usize = 64;
 /// The same for those that are not. The kernel has a neighbour in doubt for each of them.
-pub(super) const SEARCHES: usize = 256;
+pub(in crate::lan) const SEARCHES: usize = 256;
 /// While the table is full, old places are looked for as often as this.
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// The way to a destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Hop {
+pub(in crate::lan) enum Hop {
     /// The next hop's link-layer address on the interface.
     Link(SocketAddrAny),
+    /// By UDP: the kernel knows it.
+    Known,
     /// Groups, tunnels, what has no route here: the kernel sends it, or says why not.
     Kernel,
 }
 
-/// The ways to the destinations that are known, through one interface. Bound: 4096.
-pub(super) struct Hops {
-    /// The interface.
+/// The ways to the destinations that are known, through one interface or by UDP. Bound: 4096.
+pub(in crate::lan) struct Hops {
+    /// The interface; 0: whichever the routes say.
     index: u32,
+    /// How long an answer holds beyond its time.
+    kept: Duration,
     known: HashMap<IpAddr, Known>,
     /// Questions under way about what is known, and about what is not.
     refreshing: usize,
@@ -66,15 +73,20 @@ struct Known {
 
 impl Hops {
     /// In the calling thread's network name space. `threads`: as many have one each.
-    pub(super) fn new(index: u32, threads: u8, now: Instant) -> io::Result<Self> {
+    pub(in crate::lan) fn new(by: By, threads: u8, now: Instant) -> io::Result<Self> {
         let (questions, asked) = sync_channel::<Question>(REFRESHES + SEARCHES);
         let (answer, answers) = sync_channel(REFRESHES + SEARCHES);
         let (waker, wakeup) = waker()?;
-        let resolver = Resolver::connect(asked, answer, waker)?;
+        let resolver = Resolver::connect(by, asked, answer, waker)?;
         // Ends when the questions' other end is gone.
         thread::Builder::new().name("lan-hops".to_owned()).spawn(move || resolver.run())?;
+        let (index, kept) = match by {
+            By::Interface(index) => (index, KEPT),
+            By::Udp(_) => (0, KEPT_BY_UDP),
+        };
         Ok(Self {
             index,
+            kept,
             known: HashMap::with_capacity(KNOWN),
             refreshing: 0,
             searching: 0,
@@ -87,19 +99,19 @@ impl Hops {
     }
 
     /// The way to `destination`, if that is known; the kernel is asked again when it is due.
-    pub(super) fn find(&mut self, destination: IpAddr, now: Instant) -> Option<&Hop> {
+    pub(in crate::lan) fn find(&mut self, destination: IpAddr, now: Instant) -> Option<&Hop> {
         let known = self.known.get_mut(&destination)?;
         if now >= known.fresh_until && !known.is_asked && self.refreshing < REFRESHES {
             let question = Question { index: self.index, destination, is_search: false };
             known.is_asked = self.questions.try_send(question).is_ok();
             self.refreshing += usize::from(known.is_asked);
         }
-        Some(&known.hop).filter(|_| now < known.fresh_until + KEPT)
+        Some(&known.hop).filter(|_| now < known.fresh_until + self.kept)
     }
 
     /// Has the kernel look for a destination that is not known. Returns false if it has too many to
     /// look for.
-    pub(super) fn search(&mut self, destination: IpAddr) -> bool {
+    pub(in crate::lan) fn search(&mut self, destination: IpAddr) -> bool {
         let question = Question { index: self.index, destination, is_search: true };
         let is_asked = self.searching < self.most_searches && self.questions.try_send(question).is_ok();
         self.searching += usize::from(is_asked);
@@ -108,7 +120,7 @@ impl Hops {
 
     /// Takes in what the kernel has said since. `found` hears of what was searched for: the way
     /// there, or `None` if nobody answers.
-    pub(super) fn learn(&mut self, now: Instant, found: &mut dyn FnMut(IpAddr, Option<&Hop>)) {
+    pub(in crate::lan) fn learn(&mut self, now: Instant, found: &mut dyn FnMut(IpAddr, Option<&Hop>)) {
         if self.refreshing + self.searching == 0 {
             return;
         }
@@ -122,6 +134,7 @@ impl Hops {
             }
             let (hop, fresh) = match verdict {
                 Verdict::Link(address) => (Some(Hop::Link(address)), FRESH),
+                Verdict::Known => (Some(Hop::Known), FRESH),
                 Verdict::Kernel => (Some(Hop::Kernel), KERNELS),
                 Verdict::Nobody => (None, FRESH),
             };
@@ -153,7 +166,7 @@ impl Hops {
     }
 
     /// Readable when something that was searched for is answered.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(in crate::lan) fn fd(&self) -> BorrowedFd<'_> {
         self.wakeup.fd()
     }
 
@@ -166,7 +179,8 @@ impl Hops {
         if self.known.len() >= KNOWN && now >= self.swept + SWEEP {
             self.swept = now;
             // What only the kernel can send to has no neighbour that could have answered.
-            self.known.retain(|_, known| now < known.fresh_until + KEPT && known.hop != Hop::Kernel);
+            let kept = self.kept;
+            self.known.retain(|_, known| now < known.fresh_until + kept && known.hop != Hop::Kernel);
         }
         if self.known.len() < KNOWN {
             self.known.insert(destination, known);
@@ -186,7 +200,7 @@ mod tests {
     fn hops(site: &Site, now: Instant) -> Hops {
         site.gateway.run(|| {
             let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
-            Hops::new(name_to_index(&socket, "g0").unwrap(), 1, now).unwrap()
+            Hops::new(By::Interface(name_to_index(&socket, "g0").unwrap()), 1, now).unwrap()
         })
     }
 
@@ -250,6 +264,59 @@ mod tests {
         assert_eq!(found, expected);
         for (destination, hop) in &expected {
             assert_eq!(hops.find(*destination, now), hop.as_ref(), "{destination}");
+        }
+    }
+
+    /// By UDP, with and without the right to have the kernel look for a neighbour.
+    #[test]
+    fn by_udp_only_those_are_known_whom_the_kernel_need_not_look_for() {
+        for is_privileged in [true, false] {
+            let site = Site::new(1500);
+            let now = Instant::now();
+            site.gateway.ip("neigh del 10.0.0.1 dev g0");
+            site.gateway.ip("neigh add 10.0.0.7 lladdr 02:00:00:00:00:07 nud probe dev g0");
+            site.gateway.ip("neigh add 10.0.0.8 lladdr 02:00:00:00:00:08 nud stale dev g0");
+            site.gateway.ip("neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 nud permanent dev g0");
+            site.gateway.ip("route add 10.0.1.0/24 via 10.0.0.1");
+            site.gateway.ip("route add 10.0.2.0/24 via 10.0.0.6");
+            site.gateway.ip("tuntap add tun0 mode tun");
+            site.gateway.ip("addr add 10.1.0.1 peer 10.1.0.2 dev tun0");
+            site.gateway.ip("link set tun0 up");
+            let mut hops = site.gateway.run(|| {
+                if !is_privileged {
+                    crate::privileges::give_up_all().unwrap();
+                }
+                Hops::new(By::Udp(Ipv4Addr::UNSPECIFIED.into()), 1, now).unwrap()
+            });
+            let expected = [
+                // Here.
+                ("10.0.0.254", Some(Hop::Kernel)),
+                // A link without addresses.
+                ("10.1.0.2", Some(Hop::Kernel)),
+                // It answers when it is looked for.
+                ("10.0.0.1", Some(Hop::Known)),
+                ("10.0.1.5", Some(Hop::Known)),
+                // It is not being asked just now.
+                ("10.0.0.8", Some(Hop::Known)),
+                ("10.0.0.9", Some(Hop::Known)),
+                // It is asked whether it is still there, and is not.
+                ("10.0.0.7", None),
+                ("10.0.0.6", None),
+                ("10.0.2.5", None),
+            ]
+            .map(|(destination, hop)| (destination.parse::<IpAddr>().unwrap(), hop));
+            for (destination, _) in &expected {
+                assert!(hops.find(*destination, now).is_none() && hops.search(*destination), "{destination}");
+            }
+            let mut found = settle(&mut hops, now);
+            found.sort_by_key(|(destination, _)| *destination);
+            let mut sorted = expected.clone();
+            sorted.sort_by_key(|(destination, _)| *destination);
+            assert_eq!(found, sorted, "privileged: {is_privileged}");
+            // Whoever is not heard of again is soon not known.
+            let host = expected[2].0;
+            assert!(hops.find(host, now + FRESH).is_some());
+            assert!(hops.find(host, now + FRESH + KEPT_BY_UDP).is_none());
         }
     }
 

@@ -3,13 +3,13 @@
 
 mod filter;
 mod groups;
-mod hops;
+pub(in crate::lan) mod hops;
 mod raw;
-mod resolve;
+pub(in crate::lan) mod resolve;
 mod ring;
 #[cfg(test)]
 mod tests;
-mod waiting;
+pub(in crate::lan) mod waiting;
 
 use std::io;
 use std::net::IpAddr;

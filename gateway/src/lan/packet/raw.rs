@@ -20,6 +20,7 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, sendmm
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::hops::{Hop, Hops};
+use super::resolve::By;
 use super::waiting::Waiting;
 use crate::lan::{MAX_PACKET, inner};
 
@@ -117,7 +118,7 @@ impl Sender {
         };
         let sender = Self {
             link,
-            hops: Hops::new(index, threads, now)?,
+            hops: Hops::new(By::Interface(index), threads, now)?,
             waiting: Waiting::new(),
             now,
             v4,
@@ -341,11 +342,13 @@ fn slot(head: usize, nth: usize) -> usize {
 fn way(hop: &Hop, destination: IpAddr, has_v6: bool) -> Option<(Way, SocketAddrAny)> {
     match (hop, destination) {
         (Hop::Link(address), _) => Some((Way::Link, address.clone())),
-        (Hop::Kernel, IpAddr::V4(destination)) => Some((Way::V4, SocketAddrV4::new(destination, 0).as_any())),
-        (Hop::Kernel, IpAddr::V6(destination)) if has_v6 => {
+        (Hop::Kernel | Hop::Known, IpAddr::V4(destination)) => {
+            Some((Way::V4, SocketAddrV4::new(destination, 0).as_any()))
+        }
+        (Hop::Kernel | Hop::Known, IpAddr::V6(destination)) if has_v6 => {
             Some((Way::V6, SocketAddrV6::new(destination, 0, 0, 0).as_any()))
         }
-        (Hop::Kernel, IpAddr::V6(_)) => None,
+        (Hop::Kernel | Hop::Known, IpAddr::V6(_)) => None,
     }
 }
 

@@ -3,11 +3,12 @@
 //! network configuration.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_CREATE};
+use rtnetlink::packet_route::link::{LinkFlags, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -27,10 +28,22 @@ const PATIENCE: Duration = Duration::from_millis(2500);
 const SOON: Duration = Duration::from_micros(500);
 const LONGEST: Duration = Duration::from_millis(128);
 
+/// The port that takes what nobody wants (RFC 863).
+const DISCARD: u16 = 9;
+
+/// How packets are sent.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::lan) enum By {
+    /// Through the interface of this number, with the next hop's link-layer address.
+    Interface(u32),
+    /// By a UDP socket with this address of its own: the kernel looks for the next hop of each.
+    Udp(IpAddr),
+}
+
 /// A question about a destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
-    /// The interface that it shall be reached by.
+    /// The interface that it shall be reached by; 0: whichever the routes say.
     pub(super) index: u32,
     pub(super) destination: IpAddr,
     /// Nothing is known of it, and somebody waits.
@@ -48,6 +61,8 @@ pub(super) struct Answer {
 pub(super) enum Verdict {
     /// By the interface, to the next hop with this link-layer address.
     Link(SocketAddrAny),
+    /// By UDP: the kernel knows the next hop, and does not wait for it just now.
+    Known,
     /// Only the kernel can send there, or say why it cannot.
     Kernel,
     /// The next hop does not answer.
@@ -58,6 +73,8 @@ pub(super) enum Verdict {
 /// for by and by.
 pub(super) struct Resolver {
     netlink: Netlink,
+    /// For packets that are sent by UDP.
+    udp: Option<Udp>,
     asked: Receiver<Question>,
     answers: SyncSender<Answer>,
     waker: Waker,
@@ -65,24 +82,44 @@ pub(super) struct Resolver {
     pending: Vec<Pending>,
 }
 
+/// The means to have the kernel look for a neighbour without CAP_NET_ADMIN: a datagram for it.
+/// While nobody answers, the kernel keeps it, and so as many as there are searches: less than a
+/// send buffer of Linux's default size.
+struct Udp {
+    source: IpAddr,
+    socket: UdpSocket,
+}
+
 /// A destination whose next hop the kernel looks for.
 #[derive(Clone, Copy)]
 struct Pending {
     question: Question,
-    hop: IpAddr,
+    hop: NextHop,
     next: Instant,
     pause: Duration,
     until: Instant,
 }
 
+/// The next router, or the destination itself, on the interface of that number.
+#[derive(Clone, Copy)]
+struct NextHop {
+    index: u32,
+    address: IpAddr,
+}
+
 impl Resolver {
     /// In the calling thread's network name space.
     pub(super) fn connect(
+        by: By,
         asked: Receiver<Question>,
         answers: SyncSender<Answer>,
         waker: Waker,
     ) -> io::Result<Self> {
-        Ok(Self { netlink: Netlink::connect()?, asked, answers, waker, pending: Vec::new() })
+        let udp = match by {
+            By::Interface(_) => None,
+            By::Udp(source) => Some(Udp::bind(source)?),
+        };
+        Ok(Self { netlink: Netlink::connect()?, udp, asked, answers, waker, pending: Vec::new() })
     }
 
     /// Until nobody can ask any more.
@@ -107,9 +144,14 @@ impl Resolver {
     /// Returns false if nobody wants to know any more.
     fn begin(&mut self, question: Question, now: Instant) -> bool {
         // An error is the kernel's way to say that there is none.
-        let Some(hop) = next_hop(&mut self.netlink, question).ok().flatten() else {
+        let source = self.udp.as_ref().map(|udp| udp.source).filter(|source| !source.is_unspecified());
+        let Some(hop) = next_hop(&mut self.netlink, question, source).ok().flatten() else {
             return self.answer(question, Verdict::Kernel);
         };
+        // Where nobody is looked for, nobody is found.
+        if self.udp.is_some() && !has_neighbours(&mut self.netlink, hop.index).unwrap_or(false) {
+            return self.answer(question, Verdict::Kernel);
+        }
         if let Some(verdict) = self.look(question, hop) {
             return self.answer(question, verdict);
         }
@@ -142,9 +184,12 @@ impl Resolver {
 
     /// The way by the next hop, if the kernel knows its address. If it does not, or doubts, it
     /// looks for it from now on.
-    fn look(&mut self, question: Question, hop: IpAddr) -> Option<Verdict> {
-        let found = neighbour(&mut self.netlink, question.index, hop).ok().flatten();
+    fn look(&mut self, question: Question, hop: NextHop) -> Option<Verdict> {
+        let found = neighbour(&mut self.netlink, hop).ok().flatten();
         let state = found.as_ref().map_or(NeighbourState::None, |found| found.header.state);
+        if self.udp.is_some() {
+            return self.look_for_udp(question, hop, state);
+        }
         let is_known = match state {
             NeighbourState::Reachable
             | NeighbourState::Delay
@@ -154,7 +199,7 @@ impl Resolver {
             NeighbourState::Incomplete => return None,
             // In doubt, it has answered once. If it does not now, it is not known the next time.
             state => {
-                let nudged = nudge(&mut self.netlink, question.index, hop);
+                let nudged = nudge(&mut self.netlink, hop);
                 // Without CAP_NET_ADMIN only packets make the kernel look.
                 if nudged.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::PERM)) {
                     return Some(Verdict::Kernel);
@@ -173,6 +218,26 @@ impl Resolver {
         Some(address.map_or(Verdict::Kernel, Verdict::Link))
     }
 
+    /// Known is whom the kernel does not wait for now, nor for another three seconds.
+    fn look_for_udp(&mut self, question: Question, hop: NextHop, state: NeighbourState) -> Option<Verdict> {
+        match state {
+            NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Noarp
+            | NeighbourState::Permanent => Some(Verdict::Known),
+            NeighbourState::Incomplete | NeighbourState::Probe => None,
+            _ => {
+                if nudge(&mut self.netlink, hop).is_err()
+                    && let Some(udp) = &self.udp
+                {
+                    udp.nudge(question.destination);
+                }
+                None
+            }
+        }
+    }
+
     fn answer(&self, question: Question, verdict: Verdict) -> bool {
         let is_heard = self.answers.send(Answer { question, verdict }).is_ok();
         if question.is_search {
@@ -182,9 +247,22 @@ impl Resolver {
     }
 }
 
-fn wanted(index: u32, hop: IpAddr) -> NeighbourMessage {
+impl Udp {
+    fn bind(source: IpAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(SocketAddr::new(source, 0))?;
+        socket.set_nonblocking(true)?;
+        Ok(Self { source, socket })
+    }
+
+    /// If the socket is full, the kernel has enough to look for: another look follows.
+    fn nudge(&self, destination: IpAddr) {
+        let _ = self.socket.send_to(&[], SocketAddr::new(destination, DISCARD));
+    }
+}
+
+fn wanted(NextHop { index, address }: NextHop) -> NeighbourMessage {
     let mut wanted = NeighbourMessage::default();
-    let (family, address) = match hop {
+    let (family, address) = match address {
         IpAddr::V4(hop) => (AddressFamily::Inet, NeighbourAddress::Inet(hop)),
         IpAddr::V6(hop) => (AddressFamily::Inet6, NeighbourAddress::Inet6(hop)),
     };
@@ -193,8 +271,8 @@ fn wanted(index: u32, hop: IpAddr) -> NeighbourMessage {
     wanted
 }
 
-fn neighbour(netlink: &mut Netlink, index: u32, hop: IpAddr) -> io::Result<Option<NeighbourMessage>> {
-    let answers = netlink.request(RouteNetlinkMessage::GetNeighbour(wanted(index, hop)), NLM_F_ACK)?;
+fn neighbour(netlink: &mut Netlink, hop: NextHop) -> io::Result<Option<NeighbourMessage>> {
+    let answers = netlink.request(RouteNetlinkMessage::GetNeighbour(wanted(hop)), NLM_F_ACK)?;
     Ok(answers.into_iter().find_map(|answer| match answer {
         RouteNetlinkMessage::NewNeighbour(neighbour) => Some(neighbour),
         _ => None,
@@ -203,14 +281,30 @@ fn neighbour(netlink: &mut Netlink, index: u32, hop: IpAddr) -> io::Result<Optio
 
 /// Has the kernel look for a neighbour as if it had a packet for it (`ip neigh add ... use`). Needs
 /// CAP_NET_ADMIN.
-fn nudge(netlink: &mut Netlink, index: u32, hop: IpAddr) -> io::Result<()> {
-    let mut wanted = wanted(index, hop);
+fn nudge(netlink: &mut Netlink, hop: NextHop) -> io::Result<()> {
+    let mut wanted = wanted(hop);
     wanted.header.flags = NeighbourFlags::Use;
     netlink.request(RouteNetlinkMessage::NewNeighbour(wanted), NLM_F_ACK | NLM_F_CREATE).map(drop)
 }
 
-/// The next router, or the destination itself.
-fn next_hop(netlink: &mut Netlink, question: Question) -> io::Result<Option<IpAddr>> {
+/// Returns true if the kernel looks for neighbours on an interface.
+fn has_neighbours(netlink: &mut Netlink, index: u32) -> io::Result<bool> {
+    let mut wanted = LinkMessage::default();
+    wanted.header.index = index;
+    let answers = netlink.request(RouteNetlinkMessage::GetLink(wanted), NLM_F_ACK)?;
+    let without = LinkFlags::Noarp | LinkFlags::Loopback | LinkFlags::Pointopoint;
+    Ok(answers.into_iter().any(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => !link.header.flags.intersects(without),
+        _ => false,
+    }))
+}
+
+/// Where a destination's packets go, if that is on a link.
+fn next_hop(
+    netlink: &mut Netlink,
+    question: Question,
+    source: Option<IpAddr>,
+) -> io::Result<Option<NextHop>> {
     let Question { index, destination, .. } = question;
     let mut wanted = RouteMessage::default();
     let (family, address, bits) = match destination {
@@ -218,15 +312,30 @@ fn next_hop(netlink: &mut Netlink, question: Question) -> io::Result<Option<IpAd
         IpAddr::V6(destination) => (AddressFamily::Inet6, RouteAddress::Inet6(destination), 128),
     };
     (wanted.header.address_family, wanted.header.destination_prefix_length) = (family, bits);
-    wanted.attributes = vec![RouteAttribute::Destination(address), RouteAttribute::Oif(index)];
+    wanted.attributes = vec![RouteAttribute::Destination(address)];
+    if index != 0 {
+        wanted.attributes.push(RouteAttribute::Oif(index));
+    }
+    if let Some(source) = source {
+        wanted.header.source_prefix_length = bits;
+        wanted.attributes.push(RouteAttribute::Source(match source {
+            IpAddr::V4(source) => RouteAddress::Inet(source),
+            IpAddr::V6(source) => RouteAddress::Inet6(source),
+        }));
+    }
     let answers = netlink.request(RouteNetlinkMessage::GetRoute(wanted), NLM_F_ACK)?;
     let route = answers.into_iter().find_map(|answer| match answer {
         RouteNetlinkMessage::NewRoute(route) => Some(route),
         _ => None,
     });
-    let Some(route) = route.filter(|route| {
-        route.header.kind == RouteType::Unicast && route.attributes.contains(&RouteAttribute::Oif(index))
-    }) else {
+    let Some(route) = route.filter(|route| route.header.kind == RouteType::Unicast) else {
+        return Ok(None);
+    };
+    let through = route.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Oif(through) => Some(*through),
+        _ => None,
+    });
+    let Some(through) = through.filter(|through| index == 0 || *through == index) else {
         return Ok(None);
     };
     let mut hop = destination;
@@ -241,5 +350,5 @@ fn next_hop(netlink: &mut Netlink, question: Question) -> io::Result<Option<IpAd
             _ => {}
         }
     }
-    Ok(Some(hop))
+    Ok(Some(NextHop { index: through, address: hop }))
 }

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The packets. Bounds: 64 pairs of 4 packets. With all places taken, a source that has more than
 /// one beyond the newcomer's gives one up.
-pub(super) struct Waiting {
+pub(in crate::lan) struct Waiting {
     /// Each in a slot of [`MAX_PACKET`] bytes, by place and number.
     slots: Box<[u8]>,
     pairs: Box<[Option<Pair>; PAIRS]>,
@@ -49,7 +49,7 @@ enum State {
 }
 
 impl Waiting {
-    pub(super) fn new() -> Self {
+    pub(in crate::lan) fn new() -> Self {
         Self {
             slots: vec![0; PAIRS * PACKETS * MAX_PACKET].into_boxed_slice(),
             pairs: Box::new(array::from_fn(|_| None)),
@@ -57,22 +57,28 @@ impl Waiting {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::lan) fn is_empty(&self) -> bool {
         self.taken == 0
     }
 
     /// Packets that wait.
-    pub(super) fn packets(&self) -> usize {
+    pub(in crate::lan) fn packets(&self) -> usize {
         self.pairs.iter().flatten().map(|pair| pair.kept - pair.gone).sum()
     }
 
     /// Returns true if earlier packets of this pair wait, so that another one has to.
-    pub(super) fn holds(&self, source: IpAddr, destination: IpAddr) -> bool {
+    pub(in crate::lan) fn holds(&self, source: IpAddr, destination: IpAddr) -> bool {
         !self.is_empty() && self.place(source, destination).is_some()
     }
 
     /// Keeps a packet if there is room. Returns how many were dropped, this one or others.
-    pub(super) fn push(&mut self, source: IpAddr, destination: IpAddr, packet: &[u8], now: Instant) -> u64 {
+    pub(in crate::lan) fn push(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        packet: &[u8],
+        now: Instant,
+    ) -> u64 {
         let (place, dropped) = match self.place(source, destination) {
             Some(place) => (place, 0),
             None => match self.begin(source, destination, now) {
@@ -93,7 +99,7 @@ impl Waiting {
     }
 
     /// Has `search` ask for the destinations that were not asked for, until it returns false.
-    pub(super) fn ask(&mut self, mut search: impl FnMut(IpAddr) -> bool) {
+    pub(in crate::lan) fn ask(&mut self, mut search: impl FnMut(IpAddr) -> bool) {
         for place in 0..PAIRS {
             let Some(Some(Pair { destination, state: State::New, .. })) = self.pairs.get(place) else {
                 continue;
@@ -112,7 +118,7 @@ impl Waiting {
 
     /// The answer of a search: the way there, or `None` if nobody answers. Returns how many packets
     /// were dropped.
-    pub(super) fn answer(&mut self, destination: IpAddr, hop: Option<&Hop>) -> u64 {
+    pub(in crate::lan) fn answer(&mut self, destination: IpAddr, hop: Option<&Hop>) -> u64 {
         let mut dropped = 0;
         for place in 0..PAIRS {
             let Some(Some(pair)) = self.pairs.get_mut(place) else { continue };
@@ -129,7 +135,7 @@ impl Waiting {
 
     /// Hands over the packets whose way is found, each pair's in order, as long as `take` takes
     /// them.
-    pub(super) fn release(&mut self, take: &mut dyn FnMut(&Hop, IpAddr, &[u8]) -> bool) {
+    pub(in crate::lan) fn release(&mut self, take: &mut dyn FnMut(&Hop, IpAddr, &[u8]) -> bool) {
         for place in 0..PAIRS {
             let Some(Some(pair)) = self.pairs.get_mut(place) else { continue };
             let State::Found(hop) = &pair.state else { continue };
@@ -147,7 +153,7 @@ impl Waiting {
     }
 
     /// Drops those that have waited too long. Returns how many packets.
-    pub(super) fn expire(&mut self, now: Instant) -> u64 {
+    pub(in crate::lan) fn expire(&mut self, now: Instant) -> u64 {
         let is_old = |pair: &Pair| now.saturating_duration_since(pair.since) >= PATIENCE;
         (0..PAIRS)
             .filter_map(|place| {
@@ -158,7 +164,7 @@ impl Waiting {
     }
 
     /// Drops all. Returns how many packets.
-    pub(super) fn clear(&mut self) -> u64 {
+    pub(in crate::lan) fn clear(&mut self) -> u64 {
         (0..PAIRS).map(|place| self.end(place)).sum()
     }
 
