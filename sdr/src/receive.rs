@@ -110,8 +110,9 @@ pub(crate) struct Receiving {
     /// Receives posted so far.
     pub(crate) posted: AtomicU32,
     pub(crate) peer: Arc<Peer>,
-    /// Buffers of handles that were dropped while workers might have been inside, by slot.
-    orphans: Mutex<Vec<(u32, Buffer)>>,
+    /// Slots whose handles are gone while workers might be inside, and the buffers of those that
+    /// were dropped.
+    orphans: Mutex<Vec<(u32, Option<Buffer>)>>,
     refused: [AtomicU64; Refused::ALL.len()],
     /// Makes buffers known to a device that writes to them by itself.
     registry: OnceLock<Arc<dyn Registry>>,
@@ -125,16 +126,9 @@ impl Receiving {
     }
 
     /// Notes what a packet told beside its bytes.
-    fn settle(
-        &self,
-        slot: &Slot,
-        pinned: &Pinned<'_>,
-        (offset, fragment): (u32, u8),
-        taken: Taken,
-    ) -> Result<Placed, Refused> {
+    fn settle(&self, pinned: &Pinned<'_>, taken: Taken) -> Result<Placed, Refused> {
         match taken {
             Taken::Placed { chunk } => {
-                slot.sample(offset, fragment);
                 let message = pinned.number;
                 Peer::raise(&self.peer.issued, message.wrapping_add(1), self.shape.slots());
                 Ok(Placed { message, finished: chunk })
@@ -144,7 +138,13 @@ impl Receiving {
         }
     }
 
-    /// Frees slot `id` if its handle was dropped and no worker is inside.
+    /// Leaves slot `id` to be freed once no worker is inside.
+    fn abandon(&self, id: u32, slot: &Slot, buffer: Option<Buffer>) {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner).push((id, buffer));
+        self.reap(id, slot);
+    }
+
+    /// Frees slot `id` if its handle is gone and no worker is inside.
     fn reap(&self, id: u32, slot: &Slot) {
         let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
         if slot.gate.is_vacant()
@@ -185,8 +185,8 @@ impl Lander {
             let of = |number| receiving.shape.generation(number, receiving.generations);
             let wanted = |number| generation.is_none_or(|generation| of(number) == generation);
             let pinned = slot.gate.enter(wanted).ok_or(Refused::Late)?;
-            let taken = slot.take_placed(&receiving.shape, &pinned, offset, len);
-            receiving.settle(slot, &pinned, (offset, fragment), taken)
+            let taken = slot.take_placed(&receiving.shape, &pinned, (offset, fragment), len);
+            receiving.settle(&pinned, taken)
         };
         place().inspect_err(|reason: &Refused| self.count(*reason))
     }
@@ -215,8 +215,8 @@ impl Lander {
         let slot = receiving.slot(id).ok_or(Refused::Slot)?;
         let wanted = |number| shape.generation(number, receiving.generations) == u32::from(generation);
         let pinned = slot.gate.enter(wanted).ok_or(Refused::Late)?;
-        let taken = slot.take(shape, &pinned, offset, payload);
-        receiving.settle(slot, &pinned, (offset, fragment), taken)
+        let taken = slot.take(shape, &pinned, (offset, fragment), payload);
+        receiving.settle(&pinned, taken)
     }
 
     /// Packets refused so far for `reason`.
@@ -384,8 +384,7 @@ impl Drop for Live {
         if self.receiving.registry.get().is_some() {
             self.receiving.peer.wake();
         }
-        self.receiving.orphans.lock().unwrap_or_else(PoisonError::into_inner).push((self.id, buffer));
-        self.receiving.reap(self.id, slot);
+        self.receiving.abandon(self.id, slot, Some(buffer));
     }
 }
 
@@ -475,6 +474,7 @@ impl RecvHandle {
     }
 
     /// Returns the immediate, once packets with all eight fragments of it came.
+    /// It is there at the latest when all chunks are.
     ///
     /// Where the peer sent none, this is 0.
     #[must_use]
@@ -530,15 +530,22 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// Returns the buffer, once the back end has let go of it. The slot is then free.
+    /// Returns the buffer, once the back end has let go of it.
+    ///
+    /// That is at once if all chunks are there and no device is inside: no worker writes then.
     ///
     /// # Errors
     /// The receive itself, to be polled again.
     pub fn poll(mut self) -> Result<Completed, Closing> {
-        let (number, imm) = (self.handle.number, self.handle.imm());
-        if !self.handle.live.slot().is_some_and(|slot| slot.gate.is_vacant()) {
+        let Some(slot) = self.handle.live.slot() else {
+            return Err(self);
+        };
+        let is_vacant = slot.gate.is_vacant();
+        if !is_vacant && (slot.has_device() || !self.handle.bitmap().all()) {
             return Err(self);
         }
+        // Asked only now: bits and fragments of the workers that have left are all visible.
+        let imm = slot.imm();
         for (chunk, there) in (0..).zip(&mut self.chunks) {
             *there = self.handle.has(chunk);
         }
@@ -546,10 +553,15 @@ impl Closing {
         let Some(buffer) = self.handle.live.buffer.take() else {
             return Err(self);
         };
-        if let Some(slot) = self.handle.live.slot() {
-            slot.free.store(true, Release);
+        let RecvHandle { live, number } = &self.handle;
+        if let Some(slot) = live.slot() {
+            if is_vacant {
+                slot.free.store(true, Release);
+            } else {
+                live.receiving.abandon(live.id, slot, None);
+            }
         }
-        Ok(Completed { number, buffer, chunks, imm })
+        Ok(Completed { number: *number, buffer, chunks, imm })
     }
 }
 

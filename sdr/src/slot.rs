@@ -158,6 +158,11 @@ impl Slot {
         }
     }
 
+    /// Returns true if a device may still write to the buffer.
+    pub(crate) fn has_device(&self) -> bool {
+        self.device.load(SeqCst) != 0
+    }
+
     /// Returns address and bytes of the buffer, for a device.
     #[cfg(feature = "verbs")]
     pub(crate) fn target(&self) -> Target {
@@ -166,7 +171,13 @@ impl Slot {
 
     /// Takes in a packet that a device has put in place.
     #[cfg(feature = "verbs")]
-    pub(crate) fn take_placed(&self, shape: &Shape, _pinned: &Pinned<'_>, offset: u32, len: usize) -> Taken {
+    pub(crate) fn take_placed(
+        &self,
+        shape: &Shape,
+        _pinned: &Pinned<'_>,
+        (offset, fragment): (u32, u8),
+        len: usize,
+    ) -> Taken {
         let whole = self.len.load(Relaxed);
         if !fits(shape, whole, offset, len) {
             return Taken::Length;
@@ -174,12 +185,19 @@ impl Slot {
         if !self.bitmaps.claim(offset) {
             return Taken::Duplicate;
         }
+        self.sample(offset, fragment);
         Taken::Placed { chunk: self.bitmaps.land(shape, offset, whole as u32) }
     }
 
     /// Takes a packet in. `pinned` is of this slot.
     #[expect(unsafe_code, reason = "writes a claimed packet; see `memory`")]
-    pub(crate) fn take(&self, shape: &Shape, _pinned: &Pinned<'_>, offset: u32, payload: &[u8]) -> Taken {
+    pub(crate) fn take(
+        &self,
+        shape: &Shape,
+        _pinned: &Pinned<'_>,
+        (offset, fragment): (u32, u8),
+        payload: &[u8],
+    ) -> Taken {
         let target = Target { start: self.start.load(Relaxed), len: self.len.load(Relaxed) };
         let first = offset as usize * shape.mtu() as usize;
         if !fits(shape, target.len, offset, payload.len()) {
@@ -192,11 +210,14 @@ impl Slot {
         if !unsafe { target.write(first, payload) } {
             return Taken::Length;
         }
+        self.sample(offset, fragment);
         Taken::Placed { chunk: self.bitmaps.land(shape, offset, target.len as u32) }
     }
 
     /// Notes the fragment of the user's immediate that the packet at `offset` carried.
-    pub(crate) fn sample(&self, offset: u32, fragment: u8) {
+    ///
+    /// It comes before the packet lands: who sees all bits sees the immediate.
+    fn sample(&self, offset: u32, fragment: u8) {
         let nibble = offset % crate::imm::IMM_PACKETS;
         // Mostly it was seen before, and a look is cheaper than a change.
         if self.imm.load(Relaxed) >> (32 + nibble) & 1 == 1 {

@@ -10,8 +10,10 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 use sdr::bitmap::Bitmaps;
+use sdr::blob::{BackEnd, Blob};
+use sdr::imm::{PacketImm, fragment};
 use sdr::slot::Gate;
-use sdr::{Mtu, QpAttr, Shape};
+use sdr::{Buffer, Lander, Mtu, QpAttr, RecvHandle, Shape, connect};
 
 /// Chunks of two packets.
 fn shape() -> Shape {
@@ -150,5 +152,63 @@ fn a_chunk_of_several_words_is_finished_once() {
         let workers = [worker(63), worker(127)];
         let finished: u32 = workers.map(|worker| worker.join().unwrap()).iter().sum();
         assert_eq!((finished, bitmaps.chunk(0), bitmaps.arrived(128)), (1, true, 128));
+    });
+}
+
+/// A receive of one chunk of eight packets, and a worker's part of it.
+fn posted() -> (RecvHandle, Lander) {
+    let attr =
+        QpAttr { mtu: Mtu::B64, chunk_log: 9, in_flight_log: 10, messages_log: 1, ..QpAttr::default() };
+    let attr = QpAttr { rate: 1_000_000, ..attr };
+    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
+    let now = std::time::Instant::now();
+    let blob = Blob::new(attr, BackEnd::None, Vec::new()).unwrap();
+    let mut receive = connect(&blob, &blob, 0, now).unwrap().receive.unwrap();
+    (receive.post(Buffer::zeroed(512)).unwrap(), receive.lander())
+}
+
+/// The last packet of a message comes while the program looks: with all bits set, the immediate is
+/// there, and completing gives the buffer at once.
+#[test]
+fn who_sees_all_bits_has_the_immediate_and_the_buffer() {
+    const IMM: u32 = 0x89ab_cdef;
+    loom::model(|| {
+        let (handle, lander) = posted();
+        let land = move |offset| {
+            let imm = PacketImm { id: 0, offset, fragment: fragment(IMM, offset) }.encode();
+            lander.land(0, imm, &[offset as u8; 64]).unwrap()
+        };
+        (0..7).for_each(|offset| assert_eq!(land(offset).finished, None));
+        let worker = thread::spawn(move || land(7));
+        while !handle.bitmap().all() {
+            thread::yield_now();
+        }
+        assert_eq!(handle.imm(), Some(IMM));
+        let Ok(completed) = handle.complete().poll() else { panic!("no worker writes any more") };
+        assert_eq!((completed.is_whole(), completed.imm), (true, Some(IMM)));
+        assert_eq!(completed.buffer.as_slice()[448..], [7; 64]);
+        assert_eq!(worker.join().unwrap().finished, Some(0));
+    });
+}
+
+/// The same with a program that completes whenever it likes.
+#[test]
+fn a_whole_message_completes_with_its_immediate() {
+    loom::model(|| {
+        let (handle, lander) = posted();
+        let land = move |offset| lander.land(0, PacketImm { id: 0, offset, fragment: 1 }.encode(), &[1; 64]);
+        (0..7).for_each(|offset| assert!(land(offset).is_ok()));
+        let worker = thread::spawn(move || land(7).is_ok());
+        let mut closing = handle.complete();
+        let completed = loop {
+            match closing.poll() {
+                Ok(completed) => break completed,
+                Err(again) => closing = again,
+            }
+            thread::yield_now();
+        };
+        assert_eq!(worker.join().unwrap(), completed.is_whole());
+        assert_eq!(completed.imm.is_some(), completed.is_whole());
+        assert_eq!(completed.buffer.as_slice()[448], u8::from(completed.is_whole()));
     });
 }
