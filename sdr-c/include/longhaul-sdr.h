@@ -77,8 +77,8 @@ struct sdr_qp_attr {
   size_t max_in_flight_log_bytes;
   // Messages in flight at most, log2, 10 at most.
   uint32_t max_log_num_msgs;
-  // One of enum sdr_mtu.
-  uint32_t mtu;
+  // Payload bytes of a full packet.
+  enum sdr_mtu mtu;
   // Not 0 if this side sends.
   uint8_t send_enable;
   // Not 0 if this side receives.
@@ -99,8 +99,8 @@ struct sdr_recv_wr {
 
 // A one-shot send.
 struct sdr_send_wr {
-  // One of enum sdr_wr_opcode.
-  uint32_t opcode;
+  // The operation.
+  enum sdr_wr_opcode opcode;
   // The immediate, with SDR_WR_WRITE_WITH_IMM.
   uint32_t imm_value;
   // Bytes.
@@ -115,8 +115,8 @@ struct sdr_send_wr {
 
 // The start of a streaming send.
 struct sdr_send_start_wr {
-  // One of enum sdr_wr_opcode.
-  uint32_t opcode;
+  // The operation.
+  enum sdr_wr_opcode opcode;
   // The immediate, with SDR_WR_WRITE_WITH_IMM.
   uint32_t imm_value;
 };
@@ -142,10 +142,6 @@ struct sdr_send_status {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
-
-// Returns why this thread's last failed call failed. The text is valid until the next failure.
-// Not in the published header.
-const char *sdr_last_error(void);
 
 // Opens a device: the IPv4 or IPv6 address that the peer sends to, or the name of an RDMA device.
 // The latter takes libraries that were built with the feature verbs.
@@ -207,7 +203,10 @@ int sdr_qp_connect(struct sdr_qp *qp, void *remote_qp_info);
 // From posting to completion, nobody accesses a receive buffer except for chunks whose bits are
 // set.
 // From posting to completion, nobody changes what is being sent.
-struct sdr_mr *sdr_mr_reg(struct sdr_context *sdr_ctx, void *addr, size_t length, uint32_t access);
+struct sdr_mr *sdr_mr_reg(struct sdr_context *sdr_ctx,
+                          void *addr,
+                          size_t length,
+                          enum sdr_access_flags access);
 
 // Deregisters memory. SDR_ERROR while a receive or a send uses it.
 int sdr_mr_dereg(struct sdr_mr *mr);
@@ -346,111 +345,6 @@ int sdr_streaming_send_end(struct sdr_send_handle *handle);
 int sdr_send_poll(struct sdr_send_handle *handle,
                   int *completed_flag,
                   struct sdr_send_status *status);
-
-// Posts a receive. SDR_RETRY if no slot is free.
-//
-// # Safety
-// `wr` and `handle` are valid or NULL. See sdr_mr_reg for the memory.
-int sdr_recv_post(struct sdr_qp *qp, struct sdr_recv_wr *wr, struct sdr_recv_handle **handle);
-
-// Tells the live chunk bitmap: chunk i is bit i mod 8 of byte i / 8. It is valid until
-// sdr_recv_complete.
-//
-// # Safety
-// Both pointers are valid or NULL. The bitmap is read atomically, with acquire ordering.
-int sdr_recv_bitmap_get(struct sdr_recv_handle *handle,
-                        uint8_t **bitmap_bytes,
-                        size_t *bitmap_num_bytes);
-
-// Writes which packets of a chunk are there: packet i is bit i mod 64 of word i / 64.
-//
-// # Safety
-// `bitmap` has room for a bit for each packet of a full chunk, in whole words.
-int sdr_recv_bitmap_chunk_expand(struct sdr_recv_handle *handle,
-                                 uint32_t chunk_offset,
-                                 uint64_t *bitmap);
-
-// Tells the immediate. SDR_RETRY until packets with all of it came; SDR_ERROR if they never will.
-//
-// # Safety
-// `immediate` is valid or NULL.
-int sdr_recv_imm_get(struct sdr_recv_handle *handle, uint32_t *immediate);
-
-// Completes a receive, at any time. SDR_RETRY while the back end is inside the buffer: call again.
-// After SDR_SUCCESS the buffer does not change any more, and the handle is gone.
-int sdr_recv_complete(struct sdr_recv_handle *handle);
-
-// Sends a message. SDR_RETRY if it has no slot or no credit yet.
-//
-// # Safety
-// `wr` and `handle` are valid or NULL. See sdr_mr_reg for the memory.
-int sdr_send_post(struct sdr_qp *qp, struct sdr_send_wr *wr, struct sdr_send_handle **handle);
-
-// Opens a message without data. SDR_RETRY if it has no slot or no credit yet.
-//
-// # Safety
-// `wr` and `handle` are valid or NULL.
-int sdr_streaming_send_start(struct sdr_qp *qp,
-                             struct sdr_send_start_wr *wr,
-                             struct sdr_send_handle **handle);
-
-// Writes chunks of a message, the first time or again. SDR_RETRY if too many writes wait.
-//
-// # Safety
-// `wr` is valid or NULL. See sdr_mr_reg for the memory.
-int sdr_streaming_send_continue(struct sdr_send_handle *handle, struct sdr_send_continue_wr *wr);
-
-// Ends a message. SDR_ERROR if its immediate was not carried whole; it has ended all the same.
-int sdr_streaming_send_end(struct sdr_send_handle *handle);
-
-// Tells if all of a message has left, which is not to say that it arrived. SDR_RETRY and a flag of
-// 0 until
-// then. With a flag of 1, or SDR_ERROR after the peer is gone, the handle is gone.
-//
-// # Safety
-// `completed_flag` is valid; `status` is valid or NULL.
-int sdr_send_poll(struct sdr_send_handle *handle,
-                  int *completed_flag,
-                  struct sdr_send_status *status);
-
-// Gives a connected queue pair to a reliability layer: "rto", "nack", "mds:K,M" or "xor:K,M".
-// The queue pair sends or receives, not both, and nothing was posted on it. The peer names the
-// same.
-// From then on it takes the calls of layers, and sdr_qp_destroy.
-// Not in the published header.
-//
-// # Safety
-// `scheme` is a C string or NULL.
-int sdr_layer_start(struct sdr_qp *qp, const char *scheme);
-
-// Reads what the peer says, and does what is due. To be called often: at least several times in a
-// round trip, also until the peer has all.
-// SDR_ERROR if the peer is gone, or a message cannot be recovered.
-// Not in the published header.
-int sdr_layer_poll(struct sdr_qp *qp);
-
-// Takes a copy of a message to be sent, and tells its number. SDR_RETRY if 1024 are under way.
-// Not in the published header.
-//
-// # Safety
-// `bytes` points to `length` bytes, or is NULL; `message` is valid.
-int sdr_layer_send(struct sdr_qp *qp, const void *bytes, size_t length, uint32_t *message);
-
-// Tells if the peer has all of a message: SDR_SUCCESS, or SDR_RETRY until then.
-// Not in the published header.
-int sdr_layer_done(struct sdr_qp *qp, uint32_t message);
-
-// Awaits a message of `length` bytes, as long as the peer sends it. SDR_RETRY if 1024 are awaited.
-// Not in the published header.
-int sdr_layer_expect(struct sdr_qp *qp, size_t length);
-
-// Copies the next message, cut to `room` bytes, and tells its length. SDR_RETRY until all of it is
-// there.
-// Not in the published header.
-//
-// # Safety
-// `bytes` has room for `room` bytes, and `length` is valid.
-int sdr_layer_recv(struct sdr_qp *qp, void *bytes, size_t room, size_t *length);
 
 #ifdef __cplusplus
 }  // extern "C"

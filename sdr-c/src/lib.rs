@@ -269,7 +269,7 @@ pub unsafe extern "C" fn sdr_mr_reg(
     sdr_ctx: *mut sdr_context,
     addr: *mut c_void,
     length: usize,
-    access: u32,
+    access: AnyAccess,
 ) -> *mut sdr_mr {
     let register = || {
         if addr.is_null() {

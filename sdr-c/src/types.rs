@@ -51,6 +51,13 @@ pub enum sdr_access_flags {
     SDR_ACCESS_REMOTE_WRITE = 0,
 }
 
+/// Any number that a program takes for an enum sdr_mtu. C enumerations hold others, too.
+pub type AnyMtu = u32;
+/// Any number that a program takes for an enum sdr_wr_opcode.
+pub type AnyOpcode = u32;
+/// Any number that a program takes for an enum sdr_access_flags.
+pub type AnyAccess = u32;
+
 /// Attributes of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -71,8 +78,8 @@ pub struct sdr_qp_attr {
     pub max_in_flight_log_bytes: usize,
     /// Messages in flight at most, log2, 10 at most.
     pub max_log_num_msgs: u32,
-    /// One of enum sdr_mtu.
-    pub mtu: u32,
+    /// Payload bytes of a full packet.
+    pub mtu: AnyMtu,
     /// Not 0 if this side sends.
     pub send_enable: u8,
     /// Not 0 if this side receives.
@@ -85,8 +92,8 @@ pub struct sdr_qp_attr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sdr_send_wr {
-    /// One of enum sdr_wr_opcode.
-    pub opcode: u32,
+    /// The operation.
+    pub opcode: AnyOpcode,
     /// The immediate, with SDR_WR_WRITE_WITH_IMM.
     pub imm_value: u32,
     /// Bytes.
@@ -103,8 +110,8 @@ pub struct sdr_send_wr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sdr_send_start_wr {
-    /// One of enum sdr_wr_opcode.
-    pub opcode: u32,
+    /// The operation.
+    pub opcode: AnyOpcode,
     /// The immediate, with SDR_WR_WRITE_WITH_IMM.
     pub imm_value: u32,
 }
