@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -250,4 +251,29 @@ fn the_shared_library_has_every_call_and_its_soname() {
         assert!(header.contains(&format!("{call}(")) && has(call), "{call}");
     }
     assert!(has("liblonghaul_sdr.so.0"));
+}
+
+/// A prefix is taken from where the installer was called, as everywhere.
+#[test]
+fn the_installer_takes_a_relative_prefix() {
+    let scratch = tempfile::tempdir().unwrap();
+    // Nothing is built here: the libraries stand where a cargo that does nothing says.
+    let bin = scratch.path().join("bin");
+    let target = scratch.path().join("target");
+    std::fs::create_dir_all(target.join("release")).unwrap();
+    std::fs::create_dir(&bin).unwrap();
+    for library in ["liblonghaul_sdr.a", "liblonghaul_sdr.so"] {
+        std::fs::write(target.join("release").join(library), "").unwrap();
+    }
+    let cargo = format!("#!/bin/sh\necho '{{\"target_directory\":\"{}\"}}'\n", target.display());
+    std::fs::write(bin.join("cargo"), cargo).unwrap();
+    std::fs::set_permissions(bin.join("cargo"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut install = Command::new(folder().join("install"));
+    let output = install.arg("a/b").current_dir(&scratch).env("PATH", path).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let prefix = scratch.path().join("a/b");
+    let told = std::fs::read_to_string(prefix.join("lib/pkgconfig/longhaul-sdr.pc")).unwrap();
+    assert!(told.starts_with(&format!("prefix={}\n", prefix.canonicalize().unwrap().display())), "{told}");
+    assert!(prefix.join("include/longhaul-sdr.h").exists() && prefix.join("lib/liblonghaul_sdr.so").exists());
 }
