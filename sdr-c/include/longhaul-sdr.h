@@ -152,7 +152,7 @@ extern "C" {
 // `dev_name` is a C string, and `dev_attr` is valid or NULL.
 struct sdr_context *sdr_context_create(const char *dev_name, struct sdr_dev_attr *dev_attr);
 
-// Closes a device. SDR_ERROR if it has queue pairs, or memory in use.
+// Closes a device, and deregisters its memory. SDR_ERROR if it has queue pairs, or memory in use.
 int sdr_context_destroy(struct sdr_context *context);
 
 // Sets the secret of 32 bytes that both sides share. Not in the published header.
@@ -161,8 +161,8 @@ int sdr_context_destroy(struct sdr_context *context);
 // `secret` points to 32 bytes, or is NULL.
 int sdr_context_secret_set(struct sdr_context *context, const uint8_t *secret);
 
-// Sets the round-trip time of paths of queue pairs to be made, in microseconds. The default is
-// 25000.
+// Sets the round-trip time of paths of queue pairs to be made, in microseconds.
+// The default is 25000.
 // Not in the published header.
 int sdr_context_rtt_set(struct sdr_context *context, uint32_t rtt_us);
 
@@ -172,9 +172,8 @@ int sdr_context_rtt_set(struct sdr_context *context, uint32_t rtt_us);
 // `qp_attr` is valid or NULL.
 struct sdr_qp *sdr_qp_create(struct sdr_context *ctx, struct sdr_qp_attr *qp_attr);
 
-// Says goodbye to the peer, and destroys a queue pair. Its open handles end in SDR_ERROR, and are
-// still
-// to be completed.
+// Says goodbye to the peer, and destroys a queue pair.
+// Its open handles end in SDR_ERROR, and are still to be completed.
 int sdr_qp_destroy(struct sdr_qp *qp);
 
 // Tells how many bytes sdr_qp_info_get writes.
@@ -189,8 +188,8 @@ int sdr_qp_info_size_get(struct sdr_qp *qp, size_t *info_size);
 // `info` has room for as many bytes as sdr_qp_info_size_get told, or is NULL.
 int sdr_qp_info_get(struct sdr_qp *qp, void *info);
 
-// Connects to the queue pair whose info this is. If it fails, the queue pair is only to be
-// destroyed.
+// Connects to the queue pair whose info this is.
+// If infos do not fit, the queue pair is only to be destroyed.
 //
 // # Safety
 // `remote_qp_info` points to as many bytes as sdr_qp_info_size_get tells, or is NULL.
@@ -224,6 +223,7 @@ int sdr_mr_lkey_get(struct sdr_mr *mr, uint32_t *lkey);
 int sdr_mr_rkey_get(struct sdr_mr *mr, uint32_t *rkey);
 
 // Sends up to 1024 bytes to the peer beside the messages. They may be lost, reordered or repeated.
+// SDR_RETRY if 1024 wait to leave.
 // Not in the published header.
 //
 // # Safety
@@ -231,7 +231,8 @@ int sdr_mr_rkey_get(struct sdr_mr *mr, uint32_t *rkey);
 int sdr_ctrl_send(struct sdr_qp *qp, const void *bytes, size_t length);
 
 // Copies the next control datagram of the peer, cut to `room` bytes, and tells its length.
-// SDR_RETRY if there is none. Not in the published header.
+// SDR_RETRY if there is none, and SDR_ERROR if there is none and the peer is gone.
+// Not in the published header.
 //
 // # Safety
 // `bytes` has room for `room` bytes, and `length` is valid.
@@ -257,7 +258,8 @@ int sdr_layer_start(struct sdr_qp *qp, const char *scheme);
 // Not in the published header.
 int sdr_layer_poll(struct sdr_qp *qp);
 
-// Takes a copy of a message to be sent, and tells its number. SDR_RETRY if 1024 are under way.
+// Takes a copy of a message to be sent, and tells its number.
+// SDR_RETRY if 1024 are under way, or 2^20 parts wait.
 // Not in the published header.
 //
 // # Safety
@@ -268,7 +270,8 @@ int sdr_layer_send(struct sdr_qp *qp, const void *bytes, size_t length, uint32_t
 // Not in the published header.
 int sdr_layer_done(struct sdr_qp *qp, uint32_t message);
 
-// Awaits a message of `length` bytes, as long as the peer sends it. SDR_RETRY if 1024 are awaited.
+// Awaits a message of `length` bytes, as long as the peer sends it.
+// SDR_RETRY if 1024 are awaited, or 2^20 parts.
 // Not in the published header.
 int sdr_layer_expect(struct sdr_qp *qp, size_t length);
 
@@ -296,6 +299,7 @@ int sdr_recv_bitmap_get(struct sdr_recv_handle *handle,
                         size_t *bitmap_num_bytes);
 
 // Writes which packets of a chunk are there: packet i is bit i mod 64 of word i / 64.
+// Bits of packets that the buffer does not have are 0.
 //
 // # Safety
 // `bitmap` has room for a bit for each packet of a full chunk, in whole words.
@@ -310,6 +314,7 @@ int sdr_recv_bitmap_chunk_expand(struct sdr_recv_handle *handle,
 int sdr_recv_imm_get(struct sdr_recv_handle *handle, uint32_t *immediate);
 
 // Completes a receive, at any time. SDR_RETRY while the back end is inside the buffer: call again.
+// It never is once all bits are set, except on RDMA devices.
 // After SDR_SUCCESS the buffer does not change any more, and the handle is gone.
 int sdr_recv_complete(struct sdr_recv_handle *handle);
 
@@ -334,11 +339,12 @@ int sdr_streaming_send_start(struct sdr_qp *qp,
 int sdr_streaming_send_continue(struct sdr_send_handle *handle, struct sdr_send_continue_wr *wr);
 
 // Ends a message. SDR_ERROR if its immediate was not carried whole; it has ended all the same.
+// Its memory is in use until sdr_send_poll tells that all has left.
 int sdr_streaming_send_end(struct sdr_send_handle *handle);
 
-// Tells if all of a message has left, which is not to say that it arrived. SDR_RETRY and a flag of
-// 0 until
-// then. With a flag of 1, or SDR_ERROR after the peer is gone, the handle is gone.
+// Tells if all of a message has left, which is not to say that it arrived.
+// SDR_RETRY and a flag of 0 until then; a streaming send has to be ended first.
+// With a flag of 1, or SDR_ERROR after the peer is gone, the handle is gone.
 //
 // # Safety
 // `completed_flag` is valid; `status` is valid or NULL.

@@ -82,6 +82,11 @@ impl Unconnected {
         }
     }
 
+    /// Returns true if both sides have to share a secret.
+    pub(crate) fn needs_secret(&self) -> bool {
+        matches!(self, Unconnected::Udp(_))
+    }
+
     /// Connects. Only datagrams are sealed, so RDMA devices need no secret.
     pub(crate) fn connect(
         self,

@@ -31,9 +31,12 @@ pub unsafe extern "C" fn sdr_layer_start(qp: *mut sdr_qp, scheme: *const c_char)
         let found = object::qp(key(qp))?;
         let mut found = lock(&found);
         let timing = found.timing;
-        let QpState::Connected(pair) = &mut found.state else {
-            return Err(Misuse::State("not connected, or has a layer"));
-        };
+        let pair = found.state.connected()?;
+        let is_used = pair.send.as_ref().is_some_and(|send| send.issued() > 0)
+            || pair.receive.as_ref().is_some_and(|receive| receive.posted() > 0);
+        if is_used {
+            return Err(Misuse::State("in use: a layer has it from the first message on"));
+        }
         let side = match (&mut pair.send, &mut pair.receive) {
             (send @ Some(_), None) => take(send, SendQp::shape, &scheme)
                 .and_then(|send| Sending::new(send, scheme, timing, now()).map_err(other))
@@ -97,7 +100,8 @@ pub extern "C" fn sdr_layer_poll(qp: *mut sdr_qp) -> c_int {
     }))
 }
 
-/// Takes a copy of a message to be sent, and tells its number. SDR_RETRY if 1024 are under way.
+/// Takes a copy of a message to be sent, and tells its number.
+/// SDR_RETRY if 1024 are under way, or 2^20 parts wait.
 /// Not in the published header.
 ///
 /// # Safety
@@ -134,7 +138,8 @@ pub extern "C" fn sdr_layer_done(qp: *mut sdr_qp, message: u32) -> c_int {
     retry(sending(qp, |layer| Ok(layer.is_done(message))))
 }
 
-/// Awaits a message of `length` bytes, as long as the peer sends it. SDR_RETRY if 1024 are awaited.
+/// Awaits a message of `length` bytes, as long as the peer sends it.
+/// SDR_RETRY if 1024 are awaited, or 2^20 parts.
 /// Not in the published header.
 #[unsafe(no_mangle)]
 pub extern "C" fn sdr_layer_expect(qp: *mut sdr_qp, length: usize) -> c_int {

@@ -90,7 +90,7 @@ unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Misuse> {
     unsafe { CStr::from_ptr(text) }.to_str().map_err(|_| Misuse::Range("a name"))
 }
 
-/// Closes a device. SDR_ERROR if it has queue pairs, or memory in use.
+/// Closes a device, and deregisters its memory. SDR_ERROR if it has queue pairs, or memory in use.
 #[unsafe(no_mangle)]
 pub extern "C" fn sdr_context_destroy(context: *mut sdr_context) -> c_int {
     let close = || {
@@ -100,7 +100,7 @@ pub extern "C" fn sdr_context_destroy(context: *mut sdr_context) -> c_int {
             return Err(Misuse::InUse);
         }
         drop(state);
-        remove(key(context));
+        object::remove_with_memory(key(context));
         Ok(())
     };
     code(close())
@@ -121,8 +121,8 @@ pub unsafe extern "C" fn sdr_context_secret_set(context: *mut sdr_context, secre
     code(set())
 }
 
-/// Sets the round-trip time of paths of queue pairs to be made, in microseconds. The default is
-/// 25000.
+/// Sets the round-trip time of paths of queue pairs to be made, in microseconds.
+/// The default is 25000.
 /// Not in the published header.
 #[unsafe(no_mangle)]
 pub extern "C" fn sdr_context_rtt_set(context: *mut sdr_context, rtt_us: u32) -> c_int {
@@ -176,21 +176,22 @@ pub(crate) fn other(error: impl std::fmt::Display) -> Misuse {
     Misuse::Other(error.to_string())
 }
 
-/// Says goodbye to the peer, and destroys a queue pair. Its open handles end in SDR_ERROR, and are
-/// still
-/// to be completed.
+/// Says goodbye to the peer, and destroys a queue pair.
+/// Its open handles end in SDR_ERROR, and are still to be completed.
 #[unsafe(no_mangle)]
 pub extern "C" fn sdr_qp_destroy(qp: *mut sdr_qp) -> c_int {
     let destroy = || {
         let found = object::qp(key(qp))?;
+        // One of several threads takes it.
+        if !remove(key(qp)) {
+            return Err(Misuse::Handle);
+        }
         let mut state = lock(&found);
         if let Ok(context) = object::context(state.context) {
             let mut context = lock(&context);
             context.qps = context.qps.saturating_sub(1);
         }
         state.state = QpState::Failed;
-        drop(state);
-        remove(key(qp));
         Ok(())
     };
     code(destroy())
@@ -228,8 +229,8 @@ pub unsafe extern "C" fn sdr_qp_info_get(qp: *mut sdr_qp, info: *mut c_void) -> 
     code(get())
 }
 
-/// Connects to the queue pair whose info this is. If it fails, the queue pair is only to be
-/// destroyed.
+/// Connects to the queue pair whose info this is.
+/// If infos do not fit, the queue pair is only to be destroyed.
 ///
 /// # Safety
 /// `remote_qp_info` points to as many bytes as sdr_qp_info_size_get tells, or is NULL.
@@ -242,6 +243,9 @@ pub unsafe extern "C" fn sdr_qp_connect(qp: *mut sdr_qp, remote_qp_info: *mut c_
         let qp = object::qp(key(qp))?;
         let mut qp = lock(&qp);
         let secret = lock(&*object::context(qp.context)?).secret;
+        if secret.is_none() && matches!(&qp.state, QpState::Unconnected(it) if it.needs_secret()) {
+            return Err(Misuse::Secret);
+        }
         match std::mem::replace(&mut qp.state, QpState::Failed) {
             QpState::Unconnected(unconnected) => {
                 let pair = unconnected.connect(&peer, secret.as_ref())?;
@@ -311,8 +315,11 @@ pub extern "C" fn sdr_mr_dereg(mr: *mut sdr_mr) -> c_int {
         if place.as_ref().is_some_and(|region| region.users > 0) {
             return Err(Misuse::InUse);
         }
+        // Another thread may have been first, and the key be another region's by now.
+        if !remove(key(mr)) {
+            return Err(Misuse::Handle);
+        }
         *place = None;
-        remove(key(mr));
         Ok(())
     };
     code(deregister())
@@ -342,6 +349,7 @@ pub unsafe extern "C" fn sdr_mr_rkey_get(mr: *mut sdr_mr, rkey: *mut u32) -> c_i
 }
 
 /// Sends up to 1024 bytes to the peer beside the messages. They may be lost, reordered or repeated.
+/// SDR_RETRY if 1024 wait to leave.
 /// Not in the published header.
 ///
 /// # Safety
@@ -355,20 +363,18 @@ pub unsafe extern "C" fn sdr_ctrl_send(qp: *mut sdr_qp, bytes: *const c_void, le
         // SAFETY: promised by the caller.
         let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
         let qp = object::qp(key(qp))?;
-        match &lock(&qp).state {
-            QpState::Connected(pair) => match pair.control.send(bytes) {
-                Ok(()) => Ok(true),
-                Err(ControlError::Retry) => Ok(false),
-                Err(error) => Err(other(error)),
-            },
-            _ => Err(Misuse::State("not connected")),
+        match lock(&qp).state.connected()?.control.send(bytes) {
+            Ok(()) => Ok(true),
+            Err(ControlError::Retry) => Ok(false),
+            Err(error) => Err(other(error)),
         }
     };
     error::retry(send())
 }
 
 /// Copies the next control datagram of the peer, cut to `room` bytes, and tells its length.
-/// SDR_RETRY if there is none. Not in the published header.
+/// SDR_RETRY if there is none, and SDR_ERROR if there is none and the peer is gone.
+/// Not in the published header.
 ///
 /// # Safety
 /// `bytes` has room for `room` bytes, and `length` is valid.
@@ -380,15 +386,12 @@ pub unsafe extern "C" fn sdr_ctrl_recv(
     length: *mut usize,
 ) -> c_int {
     let receive = || {
-        if bytes.is_null() {
+        if bytes.is_null() || length.is_null() {
             return Err(Misuse::Null);
         }
         let qp = object::qp(key(qp))?;
-        let guard = lock(&qp);
-        let QpState::Connected(pair) = &guard.state else {
-            return Err(Misuse::State("not connected"));
-        };
-        let control = &pair.control;
+        let mut guard = lock(&qp);
+        let control = &guard.state.connected()?.control;
         let Some(found) = control.receive() else {
             return if control.has_ended() { Err(Misuse::State("at its end")) } else { Ok(false) };
         };

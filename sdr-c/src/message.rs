@@ -9,7 +9,7 @@ use slotmap::DefaultKey;
 
 use crate::error::{Misuse, read, retry, write};
 use crate::object::{
-    self, Context, Object, QpState, Recv, RecvState, Region, Send, SendState, add, key, lock, remove,
+    self, Context, Object, Recv, RecvState, Region, Send, SendState, add, key, lock, remove,
 };
 use crate::other;
 use crate::types::{
@@ -50,9 +50,7 @@ pub unsafe extern "C" fn sdr_recv_post(
         let found = object::qp(key(qp))?;
         let mut found = lock(&found);
         let context_key = found.context;
-        let QpState::Connected(pair) = &mut found.state else {
-            return Err(Misuse::State("not connected"));
-        };
+        let pair = found.state.connected()?;
         let receive = pair.receive.as_mut().ok_or(Misuse::State("not connected to receive"))?;
         let context = object::context(context_key)?;
         let mut context = lock(&context);
@@ -125,6 +123,7 @@ pub unsafe extern "C" fn sdr_recv_bitmap_get(
 }
 
 /// Writes which packets of a chunk are there: packet i is bit i mod 64 of word i / 64.
+/// Bits of packets that the buffer does not have are 0.
 ///
 /// # Safety
 /// `bitmap` has room for a bit for each packet of a full chunk, in whole words.
@@ -139,9 +138,10 @@ pub unsafe extern "C" fn sdr_recv_bitmap_chunk_expand(
             if chunk_offset >= open.chunks() {
                 return Err(Misuse::Range("chunk_offset"));
             }
-            let packets: Vec<bool> = open.packets(chunk_offset).collect();
-            for (at, word) in packets.chunks(64).enumerate() {
-                let word = word.iter().rev().fold(0, |bits, there| (bits << 1) | u64::from(*there));
+            let mut packets = open.packets(chunk_offset);
+            for at in 0..open.packets_per_chunk().div_ceil(u64::BITS) as usize {
+                let there = packets.by_ref().take(u64::BITS as usize);
+                let word = (0..).zip(there).fold(0, |word, (bit, there)| word | u64::from(there) << bit);
                 // SAFETY: promised by the caller.
                 unsafe { write(bitmap.wrapping_add(at), word) }?;
             }
@@ -180,6 +180,7 @@ pub unsafe extern "C" fn sdr_recv_imm_get(handle: *mut sdr_recv_handle, immediat
 }
 
 /// Completes a receive, at any time. SDR_RETRY while the back end is inside the buffer: call again.
+/// It never is once all bits are set, except on RDMA devices.
 /// After SDR_SUCCESS the buffer does not change any more, and the handle is gone.
 #[unsafe(no_mangle)]
 pub extern "C" fn sdr_recv_complete(handle: *mut sdr_recv_handle) -> c_int {
@@ -230,9 +231,7 @@ pub unsafe extern "C" fn sdr_send_post(
         let found = object::qp(key(qp))?;
         let mut found = lock(&found);
         let context = found.context;
-        let QpState::Connected(pair) = &mut found.state else {
-            return Err(Misuse::State("not connected"));
-        };
+        let pair = found.state.connected()?;
         let send = pair.send.as_mut().ok_or(Misuse::State("not connected to send"))?;
         let data = slice(context, wr.lkey, wr.local_addr, wr.length)?;
         let sent = send.post(data, chunk, imm, now()).map(SendState::Handle);
@@ -304,9 +303,7 @@ pub unsafe extern "C" fn sdr_streaming_send_start(
         let found = object::qp(key(qp))?;
         let mut found = lock(&found);
         let context = found.context;
-        let QpState::Connected(pair) = &mut found.state else {
-            return Err(Misuse::State("not connected"));
-        };
+        let pair = found.state.connected()?;
         let send = pair.send.as_mut().ok_or(Misuse::State("not connected to send"))?;
         let sent = send.stream(imm, now()).map(SendState::Stream);
         // SAFETY: promised by the caller.
@@ -339,6 +336,11 @@ pub unsafe extern "C" fn sdr_streaming_send_continue(
             return Err(Misuse::State("not streaming"));
         };
         match stream.write(chunk, slice(context, wr.lkey, wr.local_addr, wr.length)?) {
+            // Each key is counted once: repairs use the same memory again and again.
+            Ok(()) if found.lkeys.contains(&wr.lkey) => {
+                release(context, &[wr.lkey]);
+                Ok(true)
+            }
             Ok(()) => {
                 found.lkeys.push(wr.lkey);
                 Ok(true)
@@ -353,6 +355,7 @@ pub unsafe extern "C" fn sdr_streaming_send_continue(
 }
 
 /// Ends a message. SDR_ERROR if its immediate was not carried whole; it has ended all the same.
+/// Its memory is in use until sdr_send_poll tells that all has left.
 #[unsafe(no_mangle)]
 pub extern "C" fn sdr_streaming_send_end(handle: *mut sdr_send_handle) -> c_int {
     let end = || {
@@ -360,9 +363,8 @@ pub extern "C" fn sdr_streaming_send_end(handle: *mut sdr_send_handle) -> c_int 
         let mut found = lock(&found);
         match std::mem::replace(&mut found.state, SendState::Gone) {
             SendState::Stream(stream) => {
-                let ended = stream.end().map_err(other)?;
-                found.state = SendState::Handle(ended);
-                Ok(true)
+                found.state = SendState::Handle(stream.handle());
+                stream.end().map(|_| true).map_err(other)
             }
             state => {
                 found.state = state;
@@ -373,9 +375,9 @@ pub extern "C" fn sdr_streaming_send_end(handle: *mut sdr_send_handle) -> c_int 
     retry(end())
 }
 
-/// Tells if all of a message has left, which is not to say that it arrived. SDR_RETRY and a flag of
-/// 0 until
-/// then. With a flag of 1, or SDR_ERROR after the peer is gone, the handle is gone.
+/// Tells if all of a message has left, which is not to say that it arrived.
+/// SDR_RETRY and a flag of 0 until then; a streaming send has to be ended first.
+/// With a flag of 1, or SDR_ERROR after the peer is gone, the handle is gone.
 ///
 /// # Safety
 /// `completed_flag` is valid; `status` is valid or NULL.
@@ -387,11 +389,12 @@ pub unsafe extern "C" fn sdr_send_poll(
 ) -> c_int {
     let poll = || {
         let found = object::send(key(handle))?;
-        let found = lock(&found);
+        let mut found = lock(&found);
         let result = match &found.state {
+            SendState::Stream(stream) if stream.has_ended() => Err(Misuse::State("at its end")),
             SendState::Stream(_) => Ok(false),
             SendState::Handle(sent) => sent.poll().map_err(other),
-            SendState::Gone => Err(Misuse::State("at its end")),
+            SendState::Gone => Err(Misuse::Handle),
         };
         // SAFETY: promised by the caller.
         unsafe {
@@ -401,7 +404,9 @@ pub unsafe extern "C" fn sdr_send_poll(
             }
         }
         if !matches!(result, Ok(false)) {
-            release(found.context, &found.lkeys);
+            found.state = SendState::Gone;
+            let lkeys = std::mem::take(&mut found.lkeys);
+            release(found.context, &lkeys);
             drop(found);
             remove(key(handle));
         }

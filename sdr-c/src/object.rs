@@ -2,7 +2,11 @@
 //!
 //! A handle is a key of this table in the shape of a pointer, and nobody follows it.
 //! So one that is stale, forged or of another type is an error rather than a crash.
+//! So is one of the process that this one was forked from.
 
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sdr::layers::Timing;
@@ -60,6 +64,18 @@ pub(crate) enum QpState {
     Failed,
 }
 
+impl QpState {
+    /// Returns the queue pair if it is connected and no layer has it.
+    pub(crate) fn connected(&mut self) -> Result<&mut Connected, Misuse> {
+        match self {
+            QpState::Connected(pair) => Ok(pair),
+            QpState::Unconnected(_) => Err(Misuse::State("not connected")),
+            QpState::Layered(_) => Err(Misuse::State("a reliability layer's: it takes sdr_layer calls")),
+            QpState::Failed => Err(Misuse::State("failed, and can only be destroyed")),
+        }
+    }
+}
+
 pub(crate) struct Qp {
     pub(crate) context: DefaultKey,
     pub(crate) state: QpState,
@@ -89,7 +105,7 @@ pub(crate) enum SendState {
 pub(crate) struct Send {
     pub(crate) context: DefaultKey,
     pub(crate) state: SendState,
-    /// Keys of memory that it uses, one for each write.
+    /// Keys of memory that it uses, each once.
     pub(crate) lkeys: Vec<u32>,
 }
 
@@ -109,11 +125,53 @@ pub(crate) enum Object {
     Recv(Arc<Mutex<Recv>>),
 }
 
-static TABLE: Mutex<Option<SlotMap<DefaultKey, Object>>> = Mutex::new(None);
+/// Objects of a process.
+struct Table {
+    process: u32,
+    objects: Mutex<SlotMap<DefaultKey, Object>>,
+}
+
+/// The table of this process, or of the one that it was forked from. Tables are never freed.
+///
+/// After a fork, the threads behind the parent's objects are not there, and a lock may be held by
+/// one of them. So a child begins with a table of its own, and leaves the parent's alone.
+static TABLE: AtomicPtr<Table> = AtomicPtr::new(ptr::null_mut());
+
+impl Table {
+    /// Returns the table in use. It may be the parent's.
+    fn current() -> Option<&'static Table> {
+        // SAFETY: it is null, or was leaked.
+        unsafe { TABLE.load(Acquire).as_ref() }
+    }
+
+    /// Returns the table of this process.
+    fn own() -> &'static Table {
+        let process = std::process::id();
+        loop {
+            let current = TABLE.load(Acquire);
+            // SAFETY: it is null, or was leaked.
+            if let Some(table) = unsafe { current.as_ref() }
+                && table.process == process
+            {
+                return table;
+            }
+            let made = Box::into_raw(Box::new(Table { process, objects: Mutex::default() }));
+            if TABLE.compare_exchange(current, made, AcqRel, Acquire).is_err() {
+                // SAFETY: it was made just now, and nobody else saw it.
+                drop(unsafe { Box::from_raw(made) });
+            }
+        }
+    }
+
+    /// Returns what tells its handles from those of other processes.
+    fn salt(&self) -> u64 {
+        // Fibonacci hashing: process numbers follow each other.
+        u64::from(self.process.wrapping_mul(0x9e37_79b1) & !1) << 32
+    }
+}
 
 fn with_table<T>(change: impl FnOnce(&mut SlotMap<DefaultKey, Object>) -> T) -> T {
-    let mut table = lock(&TABLE);
-    change(table.get_or_insert_with(SlotMap::new))
+    change(&mut lock(&Table::own().objects))
 }
 
 /// Locks; a thread that panicked leaves nothing half done here.
@@ -123,19 +181,28 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Adds an object and returns its handle.
 pub(crate) fn add<T>(object: Object) -> *mut T {
-    let key = with_table(|table| table.insert(object));
-    std::ptr::without_provenance_mut(key.data().as_ffi() as usize)
+    let table = Table::own();
+    let key = lock(&table.objects).insert(object);
+    ptr::without_provenance_mut((key.data().as_ffi() ^ table.salt()) as usize)
 }
 
 /// Returns the key in a handle.
 pub(crate) fn key<T>(handle: *const T) -> DefaultKey {
-    KeyData::from_ffi(handle.addr() as u64).into()
+    let salt = Table::current().map_or(0, Table::salt);
+    KeyData::from_ffi(handle.addr() as u64 ^ salt).into()
 }
 
-pub(crate) fn remove(key: DefaultKey) {
+/// Removes an object. False if there is none.
+pub(crate) fn remove(key: DefaultKey) -> bool {
     // Dropped outside the lock: a queue pair waits for its thread.
     let object = with_table(|table| table.remove(key));
-    drop(object);
+    object.is_some()
+}
+
+/// Removes a context and what stands for its memory.
+pub(crate) fn remove_with_memory(context: DefaultKey) {
+    with_table(|table| table.retain(|_, object| !matches!(object, Object::Mr(mr) if mr.context == context)));
+    remove(context);
 }
 
 fn find(key: DefaultKey) -> Result<Object, Misuse> {

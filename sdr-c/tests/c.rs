@@ -53,6 +53,37 @@ fn the_header_declares_what_was_published_once() {
     }
 }
 
+/// Answers beside success and error stand at the call and in the guide.
+#[test]
+fn calls_that_may_answer_retry_say_so() {
+    const CALLS: [&str; 13] = [
+        "sdr_recv_post",
+        "sdr_recv_imm_get",
+        "sdr_recv_complete",
+        "sdr_send_post",
+        "sdr_streaming_send_start",
+        "sdr_streaming_send_continue",
+        "sdr_send_poll",
+        "sdr_ctrl_send",
+        "sdr_ctrl_recv",
+        "sdr_layer_send",
+        "sdr_layer_expect",
+        "sdr_layer_done",
+        "sdr_layer_recv",
+    ];
+    let guide = std::fs::read_to_string(folder().join("../docs/sdr.md")).unwrap();
+    let table = guide.split("### Return codes").nth(1).and_then(|rest| rest.split("## ").next()).unwrap();
+    let header = header();
+    // A declaration is the paragraph's end, after its comment.
+    for paragraph in header.split("\n\n").filter(|paragraph| paragraph.ends_with(");")) {
+        let (comment, declaration) = paragraph.split_once("\nint ").unwrap_or((paragraph, ""));
+        let name = declaration.split('(').next().unwrap_or_default();
+        let may_retry = CALLS.contains(&name);
+        assert_eq!(comment.contains("SDR_RETRY"), may_retry, "{paragraph}");
+        assert_eq!(table.contains(&format!("`{name}`")), may_retry, "{name} in the guide");
+    }
+}
+
 /// Returns the folder with the libraries, which cargo builds for this test.
 fn libraries() -> PathBuf {
     let test = std::env::current_exe().unwrap();
@@ -78,14 +109,24 @@ fn compile(source: &str, to: &Path) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-#[test]
-fn a_c_program_sends_receives_and_is_stopped_where_it_errs() {
+/// Compiles and runs a test that is a C program.
+fn passes(name: &str) {
     let scratch = tempfile::tempdir().unwrap();
-    let program = scratch.path().join("loopback");
-    compile("tests/loopback.c", &program);
+    let program = scratch.path().join(name);
+    compile(&format!("tests/{name}.c"), &program);
     let output = Command::new(&program).output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && output.stdout == b"done\n", "{:?}: {told}", output.status);
+}
+
+#[test]
+fn a_c_program_sends_receives_and_is_stopped_where_it_errs() {
+    passes("loopback");
+}
+
+#[test]
+fn each_misuse_is_an_error() {
+    passes("misuse");
 }
 
 #[test]

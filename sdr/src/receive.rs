@@ -434,6 +434,12 @@ impl RecvHandle {
         self.live.receiving.shape.chunks(self.bytes())
     }
 
+    /// Returns how many packets a full chunk has.
+    #[must_use]
+    pub fn packets_per_chunk(&self) -> u32 {
+        self.live.receiving.shape.packets_per_chunk()
+    }
+
     /// Returns true if all bytes of `chunk` are in place.
     #[must_use]
     pub fn has(&self, chunk: u32) -> bool {

@@ -350,6 +350,12 @@ impl SendStream {
         self.common.peer.has_ended()
     }
 
+    /// Returns a handle of the message, which is done once the stream ended and all of it has left.
+    #[must_use]
+    pub fn handle(&self) -> SendHandle {
+        SendHandle { progress: Arc::clone(&self.progress), peer: Arc::clone(&self.common.peer) }
+    }
+
     /// Ends the message: no more chunks.
     ///
     /// # Errors
@@ -359,7 +365,7 @@ impl SendStream {
         if self.imm.is_some() && self.residues != u8::MAX {
             return Err(SendError::Immediate);
         }
-        Ok(SendHandle { progress: Arc::clone(&self.progress), peer: Arc::clone(&self.common.peer) })
+        Ok(self.handle())
     }
 }
 

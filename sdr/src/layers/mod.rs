@@ -35,6 +35,9 @@ pub use sending::{Sending, TransferError};
 /// Messages that a side may have under way.
 pub const MOST_MESSAGES: usize = 1024;
 
+/// Parts of messages that may wait for their slots.
+pub const MOST_PARTS: usize = 1 << 20;
+
 /// A way to repair losses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scheme {

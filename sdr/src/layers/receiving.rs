@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::letter::Letter;
 use super::meter::{Meter, Path};
-use super::{MOST_MESSAGES, Scheme, SchemeError, Timing, coded};
+use super::{MOST_MESSAGES, MOST_PARTS, Scheme, SchemeError, Timing, coded};
 use crate::engine::ControlPath;
 use crate::memory::Buffer;
 use crate::receive::{Closing, Completed, RecvHandle, RecvQp};
@@ -20,6 +20,12 @@ pub enum ReceiveError {
     /// It would have no byte.
     #[error("nothing to receive")]
     Empty,
+    /// It would have more than [`MOST_PARTS`] parts.
+    #[error("the message would have {parts} parts, and at most 1048576 may wait")]
+    TooLong {
+        /// Parts of the message.
+        parts: usize,
+    },
     /// Parity did not recover a part of this message although enough of it came.
     /// The layer has ended, and the peer is told. Earlier messages can still be taken.
     #[error("message {message} cannot be recovered from what arrived")]
@@ -183,6 +189,12 @@ impl Receiving {
         let number = self.next_message;
         let lengths = self.scheme.parts(self.qp.shape(), bytes);
         let parts = lengths.len();
+        if parts > MOST_PARTS {
+            return Err(ReceiveError::TooLong { parts });
+        }
+        if self.waiting.len() + parts > MOST_PARTS {
+            return Err(ReceiveError::Retry);
+        }
         let scheme = &self.scheme;
         self.waiting.extend(lengths.enumerate().map(|(place, bytes)| Waiting {
             message: number,

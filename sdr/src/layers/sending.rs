@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::letter::Letter;
 use super::meter::{Meter, Path};
-use super::{MOST_MESSAGES, Scheme, SchemeError, Timing, coded};
+use super::{MOST_MESSAGES, MOST_PARTS, Scheme, SchemeError, Timing, coded};
 use crate::engine::ControlPath;
 use crate::memory::{Buffer, Slice};
 use crate::send::{SendError, SendQp, SendStream};
@@ -20,6 +20,12 @@ pub enum TransferError {
     /// It has no byte.
     #[error("nothing to send")]
     Empty,
+    /// It has more than [`MOST_PARTS`] parts.
+    #[error("the message has {parts} parts, and at most 1048576 may wait")]
+    TooLong {
+        /// Parts of the message.
+        parts: usize,
+    },
     /// The peer could not recover this message from what arrived, and gave up.
     #[error("the peer could not recover message {message}")]
     Undecodable {
@@ -140,6 +146,12 @@ impl Sending {
         let (message, mut start) = (self.next_message, 0);
         let lengths = self.scheme.parts(self.qp.shape(), memory.len());
         let parts = lengths.len();
+        if parts > MOST_PARTS {
+            return Err(TransferError::TooLong { parts });
+        }
+        if self.waiting.len() + parts > MOST_PARTS {
+            return Err(TransferError::Retry);
+        }
         for len in lengths {
             let scheme = Arc::clone(&self.scheme);
             self.waiting.push_back(Waiting { message, scheme, memory: Arc::clone(memory), start, len });
