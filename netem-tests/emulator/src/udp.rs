@@ -72,6 +72,14 @@ impl Socket {
         self.socket.local_addr()
     }
 
+    /// Returns the bytes that the kernel keeps for datagrams that wait, its own overhead included.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn receive_buffer(&self) -> io::Result<usize> {
+        Ok(rustix::net::sockopt::socket_recv_buffer_size(&self.socket)?)
+    }
+
     /// Fills the inbox with what is there; `false` if nothing is.
     ///
     /// # Errors

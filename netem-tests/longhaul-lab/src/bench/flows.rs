@@ -10,8 +10,8 @@ use soft_nic::{QpConfig, verbs_timeout};
 use testbed::hostio::{Bound, Limit, Mix, Report, Workload};
 use testbed::{Site, Testbed};
 
-use super::cpu::{CpuMeter, Pace};
-use super::hosts::{self, Hosts};
+use super::cpu::Pace;
+use super::hosts::{self, Hosts, Metered};
 use super::{BenchError, clean_pair};
 
 /// `longhaul-lab bench pair --flows`: goodput of WRITEs through one pair of gateways, by the number
@@ -36,8 +36,9 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const WARM_UP_EACH: Duration = Duration::from_micros(200);
 
 const EXPLANATION: &str = "\
-Every queue pair keeps its messages outstanding all the time; the next row's are new ones, while the flows of the rows before stay open
-and idle. One thread runs all queue pairs of a site: beyond what it and the emulator take, the processor time says what flows cost the gateways.
+Every queue pair keeps its messages outstanding all the time, as far as the hosts' receive rings hold those of all: beyond that they take
+turns. The next row's are new ones, while the flows of the rows before stay open and idle. One thread runs all queue pairs of a site:
+beyond what it and the emulator take, the processor time says what flows cost the gateways.
 resent: of the packets that the requesters' host sent, those it sent again, for whatever reason.";
 
 impl Flows {
@@ -103,6 +104,7 @@ impl Flows {
             mix: Mix::WRITE,
             message: MESSAGE,
             depth: DEPTH,
+            within_ring: true,
             limit: Limit::Time(warm_up + Duration::from_secs_f64(self.seconds)),
             warmup: warm_up,
             verify: false,
@@ -118,26 +120,8 @@ impl Flows {
         };
         let gateways = [Site::A, Site::B].map(|site| testbed.lan(site));
         let hosts = Hosts { bound, gateways, index, workload };
-        let mut meters = None;
-        let mut cores = [0.0; 2];
-        let began = std::time::Instant::now();
-        let report = hosts.watch(
-            interrupted,
-            &mut |_| {
-                if meters.is_none() && began.elapsed() >= warm_up {
-                    meters = Some([
-                        CpuMeter::start(&[testbed.pid(Site::A)])?,
-                        CpuMeter::start(&[testbed.pid(Site::B)])?,
-                    ]);
-                }
-                Ok(())
-            },
-            &mut || Ok(()),
-        )?;
-        for (cores, meter) in cores.iter_mut().zip(meters.iter().flatten()) {
-            *cores = meter.cores()?;
-        }
+        let Metered { report, cores: [at_a, at_b, _] } = hosts.metered(testbed, interrupted)?;
         let rate = report.goodput() / 1e9;
-        Ok((report, cores.map(|cores| Pace { rate, cores }.seconds_per_gib())))
+        Ok((report, [at_a, at_b].map(|cores| Pace { rate, cores }.seconds_per_gib())))
     }
 }

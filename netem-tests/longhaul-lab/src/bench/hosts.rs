@@ -1,10 +1,12 @@
 //! The software RDMA hosts at either end of a transfer.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use testbed::hostio::{Bound, Endpoint, EndpointConfig, Progress, Report, Role, Workload};
-use testbed::{Plan, Site, host_ip};
+use testbed::{Plan, Site, Testbed, host_ip};
 
+use super::cpu::CpuMeter;
 use super::{BenchError, LOOPBACK, TICK};
 
 /// Sockets of so many pairs of hosts, one at each site.
@@ -32,7 +34,44 @@ pub(super) struct Hosts {
     pub(super) workload: Workload,
 }
 
+/// A transfer and what it took.
+pub(super) struct Metered {
+    /// The client's.
+    pub(super) report: Report,
+    /// Processors kept busy after the warm-up, on average: by gateway A, by gateway B, and by the
+    /// hosts with the emulator.
+    pub(super) cores: [f64; 3],
+}
+
 impl Hosts {
+    /// Runs the workload to its end between these gateways, and meters it after its warm-up.
+    pub(super) fn metered(
+        self,
+        testbed: &Testbed,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Metered, BenchError> {
+        let (began, warmup) = (Instant::now(), self.workload.warmup);
+        let processes = [testbed.pid(Site::A), testbed.pid(Site::B), std::process::id()];
+        let mut meters = Vec::new();
+        let report = self.watch(
+            interrupted,
+            &mut |_| {
+                if meters.is_empty() && began.elapsed() >= warmup {
+                    for process in processes {
+                        meters.push(CpuMeter::start(&[process])?);
+                    }
+                }
+                Ok(())
+            },
+            &mut || Ok(()),
+        )?;
+        let mut cores = [0.0; 3];
+        for (cores, meter) in cores.iter_mut().zip(&meters) {
+            *cores = meter.cores()?;
+        }
+        Ok(Metered { report, cores })
+    }
+
     /// Runs the workload to its end, and then asks `ended` before the hosts go.
     pub(super) fn run(
         self,

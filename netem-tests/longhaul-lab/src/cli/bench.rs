@@ -36,6 +36,9 @@ enum BenchCommand {
     Pair(PairArgs),
     /// Measure what flows, and the length of the link, cost a pair of gateways in memory
     Memory(MemoryArgs),
+    /// Measure what a pair of gateways does with small messages, by their size and the number of
+    /// queue pairs
+    Messages(MessagesArgs),
     /// Find out whether a gateway keeps anything of what has passed: changing load for as long as
     /// is wanted
     Soak(SoakArgs),
@@ -63,6 +66,20 @@ struct PairArgs {
     /// How goodput grows with the number of queue pairs, of which a list is given:
     /// 1,10,100,1000,10000
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    flows: Vec<u32>,
+}
+
+#[derive(Debug, Args)]
+struct MessagesArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// Bytes of a message
+    #[arg(long, value_name = "BYTES", value_delimiter = ',', default_value = "64,512,4096,8192",
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    sizes: Vec<u32>,
+    /// Queue pairs
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "1,10,100,1000,10000",
+        value_parser = clap::value_parser!(u32).range(1..=16_384))]
     flows: Vec<u32>,
 }
 
@@ -131,6 +148,10 @@ impl BenchArgs {
             }
             BenchCommand::Memory(MemoryArgs { length: SecondsArgs { seconds }, flows }) => {
                 bench::Memory { program, seconds: *seconds, flows: *flows }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Messages(MessagesArgs { length: SecondsArgs { seconds }, sizes, flows }) => {
+                let (sizes, counts) = (sizes.clone(), flows.clone());
+                bench::Messages { program, seconds: *seconds, sizes, counts }.run(&mut out, &interrupted)
             }
             BenchCommand::Soak(SoakArgs { seconds, seed }) => {
                 let seed = seed.unwrap_or_else(rand::random);

@@ -87,6 +87,7 @@ fn workload(quick: bool, seed: u64) -> Workload {
         mix: Mix { write: 2, send: 1, read: 1, ..Mix { write: 0, ..Mix::WRITE } },
         message: 64 * 1024,
         depth: 8,
+        within_ring: false,
         limit: Limit::Time(Duration::from_millis(if quick { 750 } else { 2750 })),
         warmup: Duration::from_millis(150),
         patience: Duration::from_secs(10),

@@ -36,15 +36,24 @@ struct Lane {
     reading: VecDeque<usize>,
     atomics: u64,
     dead: bool,
+    /// It stands in [`Client::roomy`].
+    queued: bool,
 }
+
+/// Part of the receive ring that outstanding messages may fill: packets are repeated, and the
+/// gateways send others.
+const RING_PARTS: u64 = 4;
 
 pub(super) struct Client {
     workload: Workload,
     local: RegionHandle,
     lanes: Vec<Lane>,
     /// Queue pairs that may have room for another message, so that nobody looks at thousands that
-    /// have none. Each as often as it had a completion.
+    /// have none. Each once.
     roomy: VecDeque<u32>,
+    /// What is outstanding of all queue pairs, and the most of that, in bytes of a receive ring.
+    outstanding: u64,
+    most: u64,
     phase: Phase,
     /// Set by the first call.
     started: Option<Instant>,
@@ -54,8 +63,11 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(config: &EndpointConfig) -> Result<(Host, Self), EndpointError> {
+    /// `ring`: bytes that the host's receive ring holds.
+    pub(super) fn new(config: &EndpointConfig, ring: usize) -> Result<(Host, Self), EndpointError> {
         let workload = config.workload.clone();
+        let ring = u64::try_from(ring).unwrap_or(u64::MAX);
+        let most = if workload.within_ring { ring / RING_PARTS } else { u64::MAX };
         let mut host = Host::new(config.ip, first_qpn(Role::Client));
         let bytes = usize::try_from(workload.slots() * workload.slot())
             .map_err(|_| EndpointError::Workload("size"))?;
@@ -79,6 +91,7 @@ impl Client {
                 reading: VecDeque::with_capacity(depth),
                 atomics: 0,
                 dead: false,
+                queued: true,
             });
         }
         let tally = Tally::new()?;
@@ -88,6 +101,8 @@ impl Client {
             local,
             lanes,
             roomy,
+            outstanding: 0,
+            most,
             phase: Phase::Run,
             started: None,
             measured_from: None,
@@ -127,7 +142,12 @@ impl Client {
             Limit::Messages(_) => true,
             Limit::Time(time) => now < started + time,
         };
-        while let Some(qp) = self.roomy.pop_front() {
+        while self.has_room()
+            && let Some(qp) = self.roomy.pop_front()
+        {
+            if let Some(lane) = lane(&mut self.lanes, qp) {
+                lane.queued = false;
+            }
             match self.phase {
                 Phase::Run if posting => self.post(host, qp, now)?,
                 Phase::Run => {}
@@ -142,8 +162,13 @@ impl Client {
         Ok(self.tally.stalled)
     }
 
+    /// Returns true if the host may have another message outstanding; one it may have in any case.
+    fn has_room(&self) -> bool {
+        self.outstanding == 0 || self.outstanding.saturating_add(self.workload.cost()) <= self.most
+    }
+
     fn post(&mut self, host: &mut Host, qp: u32, now: Instant) -> Result<(), HostError> {
-        let Self { workload, local, lanes, .. } = self;
+        let Self { workload, local, lanes, roomy, outstanding, .. } = self;
         let Some(lane) = lane(lanes, qp) else {
             return Ok(());
         };
@@ -152,6 +177,9 @@ impl Client {
             Limit::Time(_) => u64::MAX,
         };
         while !lane.dead && lane.posted < limit && lane.posted - lane.completed < u64::from(workload.depth) {
+            if workload.within_ring && lane.queued {
+                break;
+            }
             let (sequence, qpn) = (lane.posted, lane.qpn);
             let offset = workload.buffer(qp, sequence);
             let operation = workload.operation(qp, sequence);
@@ -166,6 +194,11 @@ impl Client {
                     result?;
                     lane.posted += 1;
                     lane.since.push_back(now);
+                    *outstanding += workload.cost();
+                    if workload.within_ring {
+                        lane.queued = true;
+                        roomy.push_back(qp);
+                    }
                 }
             }
         }
@@ -173,10 +206,13 @@ impl Client {
     }
 
     fn complete(&mut self, host: &Host, completion: &Completion, now: Instant, progress: &Progress) {
-        let Self { workload, local, lanes, roomy, phase, started, tally, .. } = self;
+        let Self { workload, local, lanes, roomy, outstanding, phase, started, tally, .. } = self;
         let qp = completion.qpn.get().saturating_sub(first_qpn(Role::Client));
-        roomy.push_back(qp);
+        *outstanding = outstanding.saturating_sub(workload.cost());
         let Some(lane) = lane(lanes, qp) else { return };
+        if !std::mem::replace(&mut lane.queued, true) {
+            roomy.push_back(qp);
+        }
         if completion.status != Status::Success {
             lane.dead = true;
             lane.completed += 1;
@@ -217,7 +253,7 @@ impl Client {
     }
 
     fn post_read_back(&mut self, host: &mut Host, qp: u32) -> Result<(), HostError> {
-        let Self { workload, local, lanes, .. } = self;
+        let Self { workload, local, lanes, outstanding, .. } = self;
         let Some(lane) = lane(lanes, qp) else {
             return Ok(());
         };
@@ -232,6 +268,7 @@ impl Client {
             let buffer = local.slice(offset, workload.message);
             host.post_read(lane.qpn, lane.posted, buffer, at(&workload.target(), offset))?;
             lane.posted += 1;
+            *outstanding += workload.cost();
             lane.reading.push_back(slot);
         }
         Ok(())
@@ -258,7 +295,8 @@ impl Client {
             return true;
         }
         self.phase = Phase::ReadBack;
-        self.roomy.extend(0..self.workload.qps);
+        self.lanes.iter_mut().for_each(|lane| lane.queued = true);
+        self.roomy = (0..self.workload.qps).collect();
         false
     }
 }
@@ -356,5 +394,63 @@ fn prepare(host: &mut Host, region: &RegionHandle, offset: u64, len: u32, key: u
         && let Some(bytes) = host.memory_mut(region.key).and_then(|memory| memory.get_mut(start..start + len))
     {
         fill(key, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use roce::ip::Datagram;
+    use roce::wire::Packet;
+    use soft_nic::MAX_PACKET;
+
+    use super::*;
+
+    fn config(workload: Workload) -> EndpointConfig {
+        let [here, there] = [1, 2].map(|last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)));
+        let nowhere = (Ipv4Addr::LOCALHOST, 0).into();
+        let (bind, gateway, role) = (nowhere, nowhere, Role::Client);
+        EndpointConfig { bind, gateway, ip: here, remote_ip: there, role, workload }
+    }
+
+    /// Packets that the client sends without an answer, by queue pair.
+    #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
+    fn sent_at_once(workload: Workload, ring: usize) -> BTreeMap<u32, usize> {
+        let now = Instant::now();
+        let (mut host, mut client) = Client::new(&config(workload), ring).unwrap();
+        assert!(!client.drive(&mut host, now, &Progress::default()).unwrap());
+        let mut sent = BTreeMap::new();
+        let mut out = [0; MAX_PACKET];
+        while let Some(len) = host.poll_transmit(now, &mut out) {
+            let datagram = Datagram::parse(&out[..len]).unwrap();
+            let packet = Packet::parse(datagram.transport).unwrap();
+            *sent.entry(packet.bth.dest_qp.get()).or_default() += 1;
+        }
+        sent
+    }
+
+    #[test]
+    fn all_queue_pairs_together_fit_the_receive_ring() {
+        let workload = Workload {
+            qps: 100,
+            message: 64,
+            depth: 3,
+            verify: false,
+            within_ring: true,
+            ..Workload::default()
+        };
+        let cost = usize::try_from(workload.cost()).unwrap();
+        let parts = usize::try_from(RING_PARTS).unwrap();
+        let sent = |messages| sent_at_once(workload.clone(), messages * cost * parts);
+        // Each has its turn before any has another one.
+        assert_eq!(sent(150).values().filter(|packets| **packets == 2).count(), 50);
+        assert_eq!(sent(150).values().sum::<usize>(), 150);
+        assert_eq!(sent(10).values().sum::<usize>(), 10);
+        assert_eq!(sent(0).values().sum::<usize>(), 1, "one in any case");
+        assert_eq!(sent(1000).values().sum::<usize>(), 300, "no more than their own depths");
+        let unbounded = Workload { within_ring: false, ..workload.clone() };
+        assert_eq!(sent_at_once(unbounded, 0).values().sum::<usize>(), 300);
     }
 }

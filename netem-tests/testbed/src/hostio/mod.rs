@@ -197,9 +197,8 @@ impl Endpoint {
         let address = bound.address()?;
         config.workload.check().map_err(EndpointError::Workload)?;
         let (host, program) = match config.role {
-            Role::Client => {
-                Client::new(config).map(|(host, client)| (host, Program::Client(Box::new(client))))?
-            }
+            Role::Client => Client::new(config, bound.ring()?)
+                .map(|(host, client)| (host, Program::Client(Box::new(client))))?,
             Role::Server => {
                 Server::new(config).map(|(host, server)| (host, Program::Server(Box::new(server))))?
             }
@@ -281,6 +280,11 @@ impl Bound {
     /// The address bound.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// Bytes of its receive ring.
+    fn ring(&self) -> io::Result<usize> {
+        self.socket.receive_buffer()
     }
 }
 

@@ -11,6 +11,10 @@ use soft_nic::{QpConfig, RegionHandle, Remote};
 /// Buffers of contents that are not checked.
 const SHARED_SLOTS: u64 = 1024;
 
+/// Bytes that the kernel takes for a datagram beside its payload: its own structure, and what is
+/// left of the pages.
+const PACKET_OVERHEAD: u64 = 1024;
+
 /// The traffic of one client and its server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
@@ -24,6 +28,10 @@ pub struct Workload {
     pub limit: Limit,
     /// Messages outstanding per queue pair.
     pub depth: u32,
+    /// Bounds what all queue pairs of the client have outstanding together by what the receive
+    /// ring of a host holds ([`Workload::cost`]); queue pairs take turns, a message each. For hosts
+    /// that share a machine with the gateways: their rings would overrun otherwise.
+    pub within_ring: bool,
     /// Not measured: this long from the start.
     pub warmup: Duration,
     /// Fill each message with bytes of its own and check all contents, at both ends. WRITEs are
@@ -86,6 +94,7 @@ impl Default for Workload {
             message: 65536,
             limit: Limit::Messages(1000),
             depth: 16,
+            within_ring: false,
             warmup: Duration::ZERO,
             verify: true,
             timeline: false,
@@ -146,6 +155,13 @@ impl Workload {
     pub(super) fn buffer(&self, qp: u32, sequence: u64) -> u64 {
         let place = u64::from(qp) * u64::from(self.depth) + sequence % u64::from(self.depth);
         place % self.slots() * self.slot()
+    }
+
+    /// Bytes of a receive ring that a message may take: its packets with what the kernel needs for
+    /// each, and its ACK.
+    pub(super) fn cost(&self) -> u64 {
+        let packets = u64::from(self.qp.mtu.psn_span(self.message)).max(1);
+        u64::from(self.message) + (packets + 1) * PACKET_OVERHEAD
     }
 
     /// Settings of the queue pairs; enough receives for everything that can be outstanding.
