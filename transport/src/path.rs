@@ -211,7 +211,7 @@ pub(crate) struct Paths {
     /// Cache of what follows from the lanes in use ([`Paths::packet`], [`Paths::report_rate`]).
     packet: usize,
     report_rate: Option<u64>,
-    /// When [`Paths::poll`] has something; at once if something has happened since.
+    /// When [`Paths::poll`] may have something; at once if more has happened since than arrivals.
     due: Option<Instant>,
     is_stirred: bool,
 }
@@ -316,10 +316,11 @@ impl Paths {
             },
             Some(Kind::Path) | None => Activity::Silent,
         };
-        self.is_stirred = true;
         if let Some(lane) = self.inward.get_mut(usize::from(arrival.lane.0)) {
             lane.answerer.arrived(packet.len());
             lane.observer.observe(arrival, activity, now);
+            // Nothing else of the lanes has changed, so nobody looks at all of them for it.
+            self.due = self.due.into_iter().chain(lane.observer.next_timeout()).min();
         }
         if kind == Some(Kind::Data)
             && let Some(sent_at) = sending_time(packet)
@@ -430,6 +431,7 @@ impl Paths {
             Message::Probe(probe) => {
                 let lane = self.inward.get_mut(index).ok_or(Malformed::Stream(lane))?;
                 lane.answerer.handle_probe(&probe);
+                self.is_stirred = true;
             }
             Message::Answer(answer) => {
                 let lane = self.outward.get_mut(index).ok_or(Malformed::Stream(lane))?;
@@ -602,7 +604,8 @@ impl Paths {
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
         let silence = |lane: &TxLane| lane.control.as_ref().and_then(Controller::next_timeout);
         let silences = self.outward.iter().filter_map(silence);
-        silences.chain(self.next_poll()).chain(self.lanes.next_timeout()).min()
+        let due = if self.is_stirred { self.next_poll() } else { self.due };
+        silences.chain(due).chain(self.lanes.next_timeout()).min()
     }
 
     /// Runs the timers that are due, and returns true if another set of lanes is used from now on.
@@ -611,6 +614,7 @@ impl Paths {
             controller.handle_timeout(now);
         }
         let changed = self.lanes.handle_timeout(now);
+        self.is_stirred = true;
         if self.lanes.are_several() {
             self.hurry();
             self.settle();

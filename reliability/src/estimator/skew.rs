@@ -21,7 +21,8 @@ const STEPS: u32 = (1 << UNTOLD_BITS) / TIME_UNIT as u32;
 /// Within a lane the [`PathObserver`](super::PathObserver) sees them.
 ///
 /// # Bounds
-/// A fixed size for each lane. Work per packet is linear in the lanes.
+/// A fixed size for each lane. Work per overtaken packet is linear in the lanes, and constant for
+/// any other.
 #[derive(Debug)]
 pub struct Skew {
     clock: Clock,
@@ -29,6 +30,8 @@ pub struct Skew {
     /// By lane, of the packet sent last: when, and how much later it came by clocks that are not
     /// the same; in steps.
     newest: Vec<Option<(u32, u32)>>,
+    /// When the packet sent last of all was sent, in steps.
+    latest: Option<u32>,
     lateness: Recent,
     arrived: u64,
     /// Before the young generation, and before the old one.
@@ -44,6 +47,7 @@ impl Skew {
             clock: Clock::new(origin),
             now: 0,
             newest: vec![None; usize::from(lanes)],
+            latest: None,
             lateness: Recent::new(),
             arrived: 0,
             arrived_before: [0; 2],
@@ -67,9 +71,15 @@ impl Skew {
             let overtaken = sent_then.wrapping_sub(sent_at) as i32 > 0;
             overtaken.then_some(delay.wrapping_sub(delay_then) as i32 / STEPS as i32)
         };
-        let late = self.newest.iter().enumerate().filter_map(later).max();
-        if let Some(late) = late.filter(|late| (1..LONGEST).contains(late)) {
-            self.lateness.add(u64::from(late.unsigned_abs()));
+        // As long as nothing overtakes, nobody looks at the other lanes.
+        let is_latest = self.latest.is_none_or(|latest| sent_at.wrapping_sub(latest) as i32 >= 0);
+        if is_latest {
+            self.latest = Some(sent_at);
+        } else {
+            let late = self.newest.iter().enumerate().filter_map(later).max();
+            if let Some(late) = late.filter(|late| (1..LONGEST).contains(late)) {
+                self.lateness.add(u64::from(late.unsigned_abs()));
+            }
         }
         if let Some(newest) = self.newest.get_mut(lane)
             && newest.is_none_or(|(sent_then, _)| sent_at.wrapping_sub(sent_then) as i32 >= 0)

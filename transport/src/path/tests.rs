@@ -38,3 +38,28 @@ fn the_patience_with_lanes_is_their_difference() {
     assert!((2 * MS..=3 * MS).contains(&waits), "{waits:?}");
     assert_eq!(observed(&[25 * MS; 3], 4000).reorder_time(), Duration::ZERO);
 }
+
+/// An arrival has a report made when it is due, without anybody looking at all lanes before.
+#[test]
+fn arrivals_are_reported_and_stir_nothing_else() {
+    let start = crate::test_clock();
+    let config = Config { lanes: 2, rtt: 100 * MS, ..Config::new(1_000_000_000, 1400) };
+    let mut paths = Paths::up(&config, 1400, 2, None, start);
+    let mut out = [0; 1400];
+    while paths.poll(start, &mut out).is_some() {}
+    assert!(!paths.is_stirred);
+    let arrive = |paths: &mut Paths, number, at| {
+        let arrival = Arrival { lane: LaneId(1), number, bytes: 100, ecn: Ecn::NotEct };
+        paths.observe(&[0; 100], &arrival, Some(Kind::Parity), at);
+        assert!(!paths.is_stirred);
+    };
+    arrive(&mut paths, 0, start + MS);
+    assert_eq!(paths.next_timeout(), Some(start + MS), "the first one is told of at once");
+    assert!(paths.poll(start + MS, &mut out).is_some());
+    while paths.poll(start + MS, &mut out).is_some() {}
+    arrive(&mut paths, 1, start + 2 * MS);
+    let due = paths.next_timeout().unwrap();
+    assert!(due > start + 2 * MS && due <= start + 101 * MS, "{:?}", due - start);
+    assert!(paths.poll(start + 2 * MS, &mut out).is_none(), "too soon for another");
+    assert!(paths.poll(due, &mut out).is_some());
+}
