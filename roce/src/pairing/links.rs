@@ -1,5 +1,6 @@
 //! Ends that belong together.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -21,7 +22,7 @@ pub(super) struct Late {
 /// direction's entry is how a response finds its flow.
 #[derive(Debug)]
 pub(super) struct Links {
-    links: BTreeMap<FlowKey, Link>,
+    links: BTreeMap<ByQpn, Link>,
     /// The first PSNs, needed once, when a flow begins. They are kept apart, since links are many.
     first_psns: BTreeMap<FlowKey, Psn>,
     /// Directions opposite to flows that are gone and may still be answered, until then.
@@ -32,7 +33,25 @@ pub(super) struct Links {
     epoch: Instant,
     /// Connections of which a direction is held.
     used: usize,
-    cursor: Option<FlowKey>,
+    cursor: Option<ByQpn>,
+}
+
+/// A direction, in the order of its queue pairs' numbers and then of its hosts. Each response is
+/// looked up, most of few hosts with thousands of queue pairs: one word mostly tells two apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ByQpn(FlowKey);
+
+impl Ord for ByQpn {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (own, other) = (&self.0, &other.0);
+        own.target_qpn.cmp(&other.target_qpn).then_with(|| own.cmp(other))
+    }
+}
+
+impl PartialOrd for ByQpn {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 #[derive(Debug)]
@@ -144,11 +163,11 @@ impl Links {
     }
 
     pub(super) fn partner(&self, flow: &FlowKey) -> Option<Qpn> {
-        self.links.get(flow).map(|link| link.requester_qpn)
+        self.links.get(&ByQpn(*flow)).map(|link| link.requester_qpn)
     }
 
     pub(super) fn terms(&self, flow: &FlowKey) -> Option<Terms> {
-        self.links.get(flow)?.terms.map(Packed::terms)
+        self.links.get(&ByQpn(*flow))?.terms.map(Packed::terms)
     }
 
     pub(super) fn take_first_psn(&mut self, flow: &FlowKey) -> Option<Psn> {
@@ -157,11 +176,11 @@ impl Links {
 
     /// Returns true if the half at its target has taken on this direction.
     pub(super) fn is_held(&self, flow: &FlowKey) -> bool {
-        self.links.get(flow).is_some_and(|link| link.hold == Hold::Target)
+        self.links.get(&ByQpn(*flow)).is_some_and(|link| link.hold == Hold::Target)
     }
 
     pub(super) fn is_closing(&self, flow: &FlowKey) -> bool {
-        self.links.get(flow).is_some_and(|link| link.closing)
+        self.links.get(&ByQpn(*flow)).is_some_and(|link| link.closing)
     }
 
     /// The flow that has this queue pair of the requester's host for its partner, and is held.
@@ -221,7 +240,7 @@ impl Links {
     /// The owner takes on this direction of a connection that CM made, and is the first to do so
     /// since.
     pub(super) fn take_fresh(&mut self, flow: &FlowKey, by: Hold) -> Option<Qpn> {
-        let requester_qpn = self.links.get(flow).filter(|link| link.fresh)?.requester_qpn;
+        let requester_qpn = self.links.get(&ByQpn(*flow)).filter(|link| link.fresh)?.requester_qpn;
         self.hold(flow, by);
         Some(requester_qpn)
     }
@@ -229,7 +248,7 @@ impl Links {
     /// The owner takes on this direction, if it is known.
     pub(super) fn hold(&mut self, flow: &FlowKey, by: Hold) {
         let was_used = self.is_used(flow);
-        if let Some(link) = self.links.get_mut(flow) {
+        if let Some(link) = self.links.get_mut(&ByQpn(*flow)) {
             (link.hold, link.fresh) = (by, false);
             self.used += usize::from(!was_used);
         }
@@ -239,7 +258,7 @@ impl Links {
     pub(super) fn release(&mut self, flow: &FlowKey, now: Instant) {
         let was_used = self.is_used(flow);
         let since = self.millis(now);
-        let Some(link) = self.links.get_mut(flow) else { return };
+        let Some(link) = self.links.get_mut(&ByQpn(*flow)) else { return };
         (link.hold, link.fresh, link.since) = (Hold::Nobody, false, since);
         let is_of_cm = link.terms.is_some();
         self.used -= usize::from(was_used && !self.is_used(flow));
@@ -263,12 +282,12 @@ impl Links {
     ) -> [Option<(FlowKey, Hold)>; 4] {
         let back = reverse(&flow, requester_qpn);
         let since = self.millis(now);
-        let known = self.links.get(&flow).filter(|link| link.requester_qpn == requester_qpn);
+        let known = self.links.get(&ByQpn(flow)).filter(|link| link.requester_qpn == requester_qpn);
         let ids = by_cm.map_or((0, 0), |by_cm| by_cm.ids);
         let terms = by_cm.map_or([None; 2], |by_cm| by_cm.terms.map(|terms| Some(Packed::new(&terms))));
         if known.is_some_and(|link| !link.is_renewed(by_cm)) {
             for (end, terms) in [flow, back].into_iter().zip(terms) {
-                if let Some(link) = self.links.get_mut(&end) {
+                if let Some(link) = self.links.get_mut(&ByQpn(end)) {
                     link.since = since;
                     if terms.is_some() {
                         (link.terms, link.ids) = (terms, ids);
@@ -283,7 +302,7 @@ impl Links {
             [(flow, requester_qpn), (back, flow.target_qpn)].into_iter().zip(terms)
         {
             let (hold, closing, fresh) = (Hold::Nobody, false, terms.is_some());
-            self.links.insert(end, Link { requester_qpn, terms, ids, hold, fresh, closing, since });
+            self.links.insert(ByQpn(end), Link { requester_qpn, terms, ids, hold, fresh, closing, since });
         }
         for (end, psn) in [flow, back].into_iter().zip(by_cm.into_iter().flat_map(|by_cm| by_cm.first_psns)) {
             self.first_psns.insert(end, psn);
@@ -293,13 +312,13 @@ impl Links {
 
     /// Forgets a connection and returns which of its directions were held.
     pub(super) fn untie(&mut self, flow: &FlowKey) -> [Option<(FlowKey, Hold)>; 2] {
-        let Some(requester_qpn) = self.links.get(flow).map(|link| link.requester_qpn) else {
+        let Some(requester_qpn) = self.links.get(&ByQpn(*flow)).map(|link| link.requester_qpn) else {
             return [None; 2];
         };
         self.used -= usize::from(self.is_used(flow));
         [*flow, reverse(flow, requester_qpn)].map(|end| {
             self.first_psns.remove(&end);
-            let hold = self.links.remove(&end).map(|link| link.hold)?;
+            let hold = self.links.remove(&ByQpn(end)).map(|link| link.hold)?;
             (hold != Hold::Nobody).then_some((end, hold))
         })
     }
@@ -309,7 +328,7 @@ impl Links {
     /// pair answers it without effect (Linux, `cm_dreq_handler`). Nor are they where CM did not
     /// tell of the connection.
     pub(super) fn is_of(&self, flow: &FlowKey, ids: [u32; 2]) -> bool {
-        let told = self.links.get(flow).filter(|link| link.terms.is_some());
+        let told = self.links.get(&ByQpn(*flow)).filter(|link| link.terms.is_some());
         told.is_some_and(|link| {
             let (replier, caller) = link.ids;
             ids == [caller, replier] || ids == [replier, caller]
@@ -322,7 +341,7 @@ impl Links {
             return [None; 2];
         };
         [*flow, reverse(flow, requester_qpn)].map(|end| {
-            let link = self.links.get_mut(&end)?;
+            let link = self.links.get_mut(&ByQpn(end))?;
             (link.closing, link.fresh) = (true, false);
             (link.hold != Hold::Nobody).then_some(end)
         })
@@ -334,7 +353,7 @@ impl Links {
         let mut expired = Vec::new();
         let links = &self.links;
         let mut cursor = self.cursor;
-        let end = step(links, &mut cursor, budget, |flow, link| {
+        let end = step(links, &mut cursor, budget, |ByQpn(flow), link| {
             if self.age(link, now) >= lifetime && !is_used(links, flow) {
                 expired.push(*flow);
             }
@@ -353,10 +372,10 @@ const fn opposite(hosts: Hosts, requester_qpn: Qpn) -> FlowKey {
 }
 
 /// Returns true if a direction of this connection is held.
-fn is_used(links: &BTreeMap<FlowKey, Link>, flow: &FlowKey) -> bool {
-    links.get(flow).is_some_and(|link| {
+fn is_used(links: &BTreeMap<ByQpn, Link>, flow: &FlowKey) -> bool {
+    links.get(&ByQpn(*flow)).is_some_and(|link| {
         let is_held = |link: &Link| link.hold != Hold::Nobody;
-        is_held(link) || links.get(&reverse(flow, link.requester_qpn)).is_some_and(is_held)
+        is_held(link) || links.get(&ByQpn(reverse(flow, link.requester_qpn))).is_some_and(is_held)
     })
 }
 
