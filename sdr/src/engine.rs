@@ -86,6 +86,7 @@ pub fn connect(ours: &Blob, peer: &Blob, overhead: usize, now: Instant) -> Resul
         echoed: Credit::default(),
         next_credit: now,
         last_heard: now,
+        departed: None,
         goodbyes: 0,
         is_keyed: matches!(ours.back_end, BackEnd::VerbsUc | BackEnd::Mlx5),
         stats: Stats::default(),
@@ -216,6 +217,8 @@ pub struct Engine {
     echoed: Credit,
     next_credit: Instant,
     last_heard: Instant,
+    /// When the peer said goodbye. Packets that were overtaken still count for a while.
+    departed: Option<Instant>,
     goodbyes: u8,
     /// True if KEYS give credit, and CREDIT tells only what the peer knows already.
     is_keyed: bool,
@@ -262,7 +265,7 @@ impl Engine {
                 let lander = self.lander.as_ref().ok_or(Refused::Direction)?;
                 lander.land(generation, imm, payload)?;
             }
-            Datagram::Credit(credit) => self.credit(&credit)?,
+            Datagram::Credit(credit) => self.credit(&credit, now)?,
             Datagram::Control(bytes) => {
                 if self.inbox.try_send(bytes.into()).is_err() {
                     self.stats.unread += 1;
@@ -273,7 +276,7 @@ impl Engine {
         Ok(())
     }
 
-    fn credit(&mut self, credit: &Credit) -> Result<(), Rejected> {
+    fn credit(&mut self, credit: &Credit, now: Instant) -> Result<(), Rejected> {
         // The peer cannot know of more than we did, be further than its slots, or issue without
         // credit.
         let ours = self.current();
@@ -292,7 +295,7 @@ impl Engine {
         self.echoed.seen_posted = newer(self.echoed.seen_posted, credit.seen_posted);
         self.echoed.seen_issued = newer(self.echoed.seen_issued, credit.seen_issued);
         if credit.closed {
-            self.peer.ended.store(true, Release);
+            self.departed.get_or_insert(now);
         }
         Ok(())
     }
@@ -334,15 +337,21 @@ impl Engine {
         if let Some(other) = self.poll_other(now, out) {
             return Some(other);
         }
-        if self.peer.has_ended() { None } else { self.data(now, out) }
+        if self.is_silent() { None } else { self.data(now, out) }
+    }
+
+    /// Returns true if there is nobody to tell anything: the peer has left, or this side has ended.
+    fn is_silent(&self) -> bool {
+        self.departed.is_some() || self.peer.has_ended()
     }
 
     /// Writes the next datagram that is no DATA to `out`.
     pub(crate) fn poll_other(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
-        if now.saturating_duration_since(self.last_heard) > self.patience {
+        let has_left = self.departed.is_some_and(|at| now >= at + self.repeat);
+        if has_left || now.saturating_duration_since(self.last_heard) > self.patience {
             self.peer.ended.store(true, Release);
         }
-        if self.peer.has_ended() && self.goodbyes == 0 {
+        if self.is_silent() && self.goodbyes == 0 {
             return None;
         }
         let current = self.shown();
@@ -387,7 +396,7 @@ impl Engine {
     /// Returns the next data packet, for a device that reads the program's memory by itself.
     #[cfg(feature = "verbs")]
     pub(crate) fn poll_data(&mut self, now: Instant) -> Option<(u8, Outgoing)> {
-        if self.peer.has_ended() {
+        if self.is_silent() {
             return None;
         }
         let packet = self.ready(now)?.take()?;
@@ -460,6 +469,9 @@ impl Engine {
     /// Returns when [`Engine::poll_transmit`] has something to do again, if nobody posts or sends
     /// before.
     pub fn next_timeout(&mut self, now: Instant) -> Instant {
+        if let Some(at) = self.departed {
+            return (at + self.repeat).max(now);
+        }
         let current = self.shown();
         let is_seen = self.echoed.seen_posted == current.posted && self.echoed.seen_issued == current.issued;
         let pause = if is_seen { self.repeat.max(self.patience / KEEP_ALIVES) } else { self.repeat };

@@ -243,6 +243,37 @@ fn blobs_that_do_not_fit_are_refused_by_name() {
     assert!(data.is_none());
 }
 
+/// Channels take different ways. What left before the goodbye counts, though it comes after it.
+#[test]
+fn a_goodbye_that_overtakes_packets_costs_none() {
+    // The receiver waits half a round trip for them.
+    let attr = QpAttr { rtt: Duration::from_secs(8), in_flight_log: 30, messages_log: 6, ..attr() };
+    let [near, far] = [(); 2].map(|()| Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap());
+    let ports = [far.ports()[0], far.ports()[1]];
+    let slow = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let ways = [ports[0], slow.local_addr().unwrap().port()];
+    let far_blob = far.blob_by_way_of("127.0.0.1".parse().unwrap(), &ways).unwrap();
+    let near_blob = near.blob();
+    let near = near.connect(&far_blob, &SECRET).unwrap();
+    let mut far = far.connect(&near_blob, &SECRET).unwrap();
+    let handle = post(far.receive.as_mut().unwrap(), 100 << 10);
+    let sent = send(&mut near.send.unwrap(), &vec![3; 100 << 10].into(), None);
+    until(|| sent.poll().unwrap().then_some(()));
+    // Joins the thread, which has said goodbye by channel 0.
+    drop(near.link);
+    until(|| (handle.arrived() == 50).then_some(()));
+    // The goodbye is read while nothing more comes here.
+    slow.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let mut room = [0; 2048];
+    let held = std::iter::from_fn(|| slow.recv(&mut room).ok().map(|len| room[..len].to_vec()));
+    for datagram in held.collect::<Vec<_>>() {
+        slow.send_to(&datagram, ("127.0.0.1", ports[1])).unwrap();
+    }
+    until(|| (handle.bitmap().all() || handle.has_ended()).then_some(()));
+    assert!(handle.bitmap().all(), "{} of 100 packets", handle.arrived());
+    until(|| handle.has_ended().then_some(()));
+}
+
 #[test]
 fn a_side_that_leaves_says_goodbye() {
     let [near, far] = pair(attr());

@@ -247,12 +247,26 @@ fn a_silent_peer_ends_every_handle_within_its_time() {
     assert!(handle.complete().poll().is_ok(), "the buffer comes back");
 }
 
+/// Half a round trip later, to be exact: what it sent before may have been overtaken.
 #[test]
-fn a_peer_that_closes_is_gone_at_once() {
+fn a_peer_that_closes_is_gone_as_soon_as_its_packets_are() {
     let mut pair = Pair::new();
     let handle = pair.post(64).unwrap();
     pair.exchange();
     pair.near.engine.close();
+    pair.exchange();
+    assert!(!handle.has_ended());
+    let lander = pair.far.receive.as_ref().unwrap().lander();
+    assert!(lander.land(0, packet(0, 0), &[1; 64]).is_ok() && handle.bitmap().all());
+    let until = pair.far.engine.next_timeout(pair.now);
+    assert_eq!(until, pair.now + attr().rtt / 2);
+    // Nothing is said to it any more, be it a credit, a word or a packet.
+    let _second = pair.post(64).unwrap();
+    pair.far.control.send(b"?").unwrap();
+    pair.now = until - Duration::from_nanos(1);
+    assert_eq!(pair.far.engine.poll_transmit(pair.now, &mut [0; 2048]), None);
+    assert!(!handle.has_ended());
+    pair.now = until;
     pair.exchange();
     assert!(handle.has_ended() && pair.far.engine.has_ended() && pair.far.control.has_ended());
 }
