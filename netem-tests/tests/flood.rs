@@ -50,6 +50,12 @@ fn a_host_that_floods_has_its_share_and_no_more() {
 }
 
 #[test]
+fn a_host_that_floods_by_ipv6_has_its_share_and_no_more() {
+    let failed = table(Neighbours { ipv6: true, ..plan("delay 5ms") });
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
+#[test]
 fn a_host_that_floods_a_link_with_losses_has_its_share_and_no_more() {
     let failed = table(plan("delay 5ms loss 0.5%"));
     assert!(failed.is_empty(), "{failed:#?}");

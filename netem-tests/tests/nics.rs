@@ -246,8 +246,13 @@ impl Believed {
     }
 }
 
+/// Every other seed's crowd speaks IPv6.
+fn drawn(seed: u64) -> Crowd {
+    Crowd { ipv6: seed % 2 == 1, ..Crowd::draw(seed) }
+}
+
 fn spoofed(seed: u64, reach: Option<u32>) -> Crowd {
-    let crowd = Crowd::draw(seed);
+    let crowd = drawn(seed);
     Crowd { spoofing: Some(Spoofing { every: crowd.rtt / 20, most: 300, reach }), ..crowd }
 }
 
@@ -263,7 +268,7 @@ fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Belie
                         return;
                     }
                     let played = play(spoofed(seed, reach), route).and_then(|outcome| {
-                        let alone = play(Crowd::draw(seed), route)?;
+                        let alone = play(drawn(seed), route)?;
                         Ok((outcome.wan as i64 - alone.wan as i64, outcome))
                     });
                     let mut sum = sum.lock().unwrap();

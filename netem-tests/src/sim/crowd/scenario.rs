@@ -29,6 +29,8 @@ pub struct Crowd {
     pub lan: [LinkSpec; 2],
     /// Both gateways' settings; the prefixes are filled in.
     pub settings: Settings,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
     /// Number of each host's first queue pair.
     pub first_qpn: [u32; 2],
     /// Settings of each host's queue pairs.
@@ -127,6 +129,7 @@ impl Crowd {
             wan: [wan; 2],
             lan,
             settings,
+            ipv6: false,
             first_qpn: [first, if alike { first } else { first + 1 }],
             queue_pairs,
             lives: Vec::new(),

@@ -556,9 +556,9 @@ impl CrowdWorld {
 
 impl Site {
     fn new(index: usize, crowd: &Crowd, route: Route, now: Instant) -> Self {
-        let settings = Settings { remote: vec![prefix(1 - index, false)], ..crowd.settings.clone() };
+        let settings = Settings { remote: vec![prefix(1 - index, crowd.ipv6)], ..crowd.settings.clone() };
         let seed = crowd.seed.wrapping_mul(64) + 8 * index as u64;
-        let ip = address(index, 0, false);
+        let ip = address(index, 0, crowd.ipv6);
         let mut host = Host::new(ip, crowd.first_qpn[index]);
         host.watch();
         Self {

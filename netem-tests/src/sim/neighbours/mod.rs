@@ -26,6 +26,8 @@ pub struct Neighbours {
     pub rate: u64,
     /// The long link, either way.
     pub wan: LinkSpec,
+    /// IPv6 instead of IPv4.
+    pub ipv6: bool,
     /// Hosts that WRITE, each to a target of its own.
     pub honest: usize,
     /// The kind of another host's flood, and its rate as a multiple of the link's.
@@ -83,6 +85,7 @@ impl Neighbours {
             seed: 1,
             rate,
             wan,
+            ipv6: false,
             honest: 1,
             flood: None,
             lies: None,

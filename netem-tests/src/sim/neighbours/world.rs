@@ -80,7 +80,8 @@ impl World {
         let (rate, now) = (self.plan.rate, self.now);
         self.flood = self.plan.flood.map(|(kind, times)| {
             let to = if kind.is_to_absent_host() { ABSENT } else { 0 };
-            Flood::new(kind, rate as f64 * times, [address(0, FLOODS, false), address(1, to, false)], now)
+            let ends = [(0, FLOODS), (1, to)].map(|(site, number)| address(site, number, self.plan.ipv6));
+            Flood::new(kind, rate as f64 * times, ends, now)
         });
         self.liar = self.plan.lies.map(|lies| (Liar::new(lies.seed, lies.reach), now));
         self.writers.iter_mut().for_each(Writer::begin);
@@ -214,7 +215,8 @@ impl World {
             moved = true;
             let Ok(datagram) = Datagram::parse(&buffer[..len]) else { continue };
             let (from, to) = (datagram.addressing.src, datagram.addressing.dst);
-            let is_there = prefix(1 - site, false).contains(&from) && prefix(site, false).contains(&to);
+            let is_there = prefix(1 - site, self.plan.ipv6).contains(&from)
+                && prefix(site, self.plan.ipv6).contains(&to);
             self.stray += u64::from(!is_there);
             // Whoever is not there hears nothing.
             let mut stations = self.sites[site].stations.iter_mut();
@@ -255,7 +257,7 @@ impl Site {
         // It is the targets' gateway that is lied to.
         let meter: Meter = if index == 1 { plan.meter } else { |act| act() };
         let gateway = metered(meter, || {
-            let mut gateway = Box::new(Gateway::new(plan.settings(prefix(1 - index, false)), now));
+            let mut gateway = Box::new(Gateway::new(plan.settings(prefix(1 - index, plan.ipv6)), now));
             gateway.session_up(plan.wan.delay * 2, MAX_WAN, LANES, &[], now);
             gateway
         })?;
@@ -263,7 +265,7 @@ impl Site {
         let seed = plan.seed.wrapping_mul(512) + 256 * index as u64;
         let station = |number| {
             let seed = seed + 2 * number as u64;
-            let host = Host::new(address(index, number, false), 0x11);
+            let host = Host::new(address(index, number, plan.ipv6), 0x11);
             Station { host, up: Link::new(lan, seed), down: Link::new(lan, seed + 1) }
         };
         Some(Self {
