@@ -116,7 +116,7 @@ impl Places {
     }
 }
 
-/// What becomes of a requester's queue pair.
+/// The fate of a requester's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// It is to be put in error: its flow failed, and no NAK can say so without confirming
@@ -157,8 +157,8 @@ pub(crate) struct NearSide {
     budget: Budget,
     /// Flows that failed and may still be there, in that order.
     failed: VecDeque<NearKey>,
-    /// For the far side: what is to be done about requesters' own queue pairs. A few for each flow,
-    /// until the next poll.
+    /// Words to the far side about requesters' own queue pairs: a few for each flow, until the next
+    /// poll.
     ends: VecDeque<(End, StaleFlow)>,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
@@ -364,7 +364,8 @@ impl NearSide {
         None
     }
 
-    /// What is to be done next about a requester's own queue pair: the flow names it as target.
+    /// Returns what is to be done next about a requester's own queue pair. The flow names that as
+    /// its target.
     pub(crate) fn poll_end(&mut self) -> Option<(End, StaleFlow)> {
         self.ends.pop_front()
     }

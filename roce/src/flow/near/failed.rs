@@ -1,6 +1,6 @@
 //! Requester side: the end of a flow that failed: every request is answered with the fatal NAK, at
-//! a bounded rate, for a while. Where no PSN is known that a NAK may name, the requester's own queue
-//! pair is put in error instead, which acknowledges nothing.
+//! a bounded rate, for a while. Where no PSN is known that a NAK may name, the requester's own
+//! queue pair is put in error instead, which acknowledges nothing.
 
 use std::time::{Duration, Instant};
 

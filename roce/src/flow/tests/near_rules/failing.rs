@@ -393,8 +393,8 @@ fn a_flow_whose_target_never_spoke_refuses_what_the_requester_keeps_coming_back_
     assert_eq!(bench.said(), [FORCED]);
 }
 
-/// The first message is lost each time. A NAK at the second would tell its program that the first is
-/// done.
+/// The first message is lost each time. A NAK at the second would tell its program that the first
+/// is done.
 #[test]
 fn what_the_lan_loses_three_times_in_a_row_is_not_confirmed() {
     let mut bench = Bench::with(Bench::config());

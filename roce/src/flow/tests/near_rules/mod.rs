@@ -95,8 +95,8 @@ impl Bench {
         assert_eq!(self.response(&acknowledge(psn, 0x1f, 1)), Deliver::Absorbed);
     }
 
-    /// All that is said to the requester: PSN and syndrome. Last, [`FORCED`] if its queue pair is to
-    /// be put in error.
+    /// All that is said to the requester: PSN and syndrome. Last, [`FORCED`] if its queue pair is
+    /// to be put in error.
     pub(super) fn said(&mut self) -> Vec<(u32, u8)> {
         let mut said = Vec::new();
         while let Some(reply) = self.near.poll_transmit(self.now) {
