@@ -13,6 +13,7 @@ mod congestion;
 mod context;
 mod far_side;
 mod gateway;
+pub mod handover;
 mod hosts;
 mod incoming;
 mod lan_queue;
