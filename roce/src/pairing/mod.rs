@@ -309,7 +309,7 @@ impl Default for Config {
 /// # let now = Instant::now();
 /// # struct Others;
 /// # impl Flows for Others {
-/// #     fn claim(&self, _: &FlowKey, _: Duration) -> Claim { Claim::Good }
+/// #     fn claim(&self, _: &FlowKey, _: Duration) -> Candidacy { Candidacy::Good }
 /// #     fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool {
 /// #         false
 /// #     }
