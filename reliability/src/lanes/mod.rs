@@ -81,7 +81,7 @@ impl Default for State {
 ///
 /// # Bounds
 /// As many lanes as it was made with, [`MOST_LANES`] at most; constant work per packet, linear in
-/// the lanes per run, squared per report. Some 130 bytes for each stream that has blocks.
+/// the lanes per run and per report. Some 130 bytes for each stream that has blocks.
 #[derive(Clone, Debug)]
 pub struct Lanes {
     lanes: Vec<Lane>,
@@ -92,6 +92,8 @@ pub struct Lanes {
     /// Whose turn it is among packets of the gateway's own.
     turn: u32,
     judged: Instant,
+    /// A lane in use was in doubt then.
+    in_doubt: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -111,7 +113,7 @@ impl Lanes {
     pub fn new(count: u8, rtt: Duration, now: Instant) -> Self {
         let lane = Lane { health: Health::new(rtt, now), usable: true, weight: 1.0, share: 1.0, pass: 0.0 };
         let lanes = vec![lane; usize::from(count.clamp(1, MOST_LANES))];
-        Self { lanes, spread: Spread::default(), current: 0, run: 0, turn: 0, judged: now }
+        Self { lanes, spread: Spread::default(), current: 0, run: 0, turn: 0, judged: now, in_doubt: false }
     }
 
     /// Returns true if there is a choice.
@@ -211,7 +213,7 @@ impl Lanes {
     /// used.
     pub fn handle_report(&mut self, report: &PathReport, rtt: Duration, now: Instant) -> bool {
         let index = usize::from(report.lane.0);
-        let others = self.others_heard(index);
+        let others = self.heard().of_others(index);
         let Some(lane) = self.lanes.get_mut(index) else { return false };
         lane.health.handle_report(report, rtt, others, now);
         self.judge(now)
@@ -239,9 +241,7 @@ impl Lanes {
             return Some(health.rare_probing(self.judged));
         }
         // All of them: what is to be told is whether others are heard of.
-        let in_use = self.lanes.iter().filter(|lane| lane.health.left.is_none());
-        let mut doubts = in_use.filter_map(|lane| lane.health.doubtful_from());
-        doubts.any(|from| from <= self.judged).then(|| health.trip() / 2)
+        self.in_doubt.then(|| health.trip() / 2)
     }
 
     /// How it stands.
@@ -277,34 +277,44 @@ impl Lanes {
             return false;
         }
         self.judged = now;
-        for index in 0..self.lanes.len() {
-            let others = self.others_heard(index);
-            if let Some(Lane { health, .. }) = self.lanes.get_mut(index) {
-                health.doubt(others, now);
-            }
+        let heard = self.heard();
+        for (index, Lane { health, .. }) in self.lanes.iter_mut().enumerate() {
+            health.doubt(heard.of_others(index), now);
         }
         let best = self.best();
-        for index in 0..self.lanes.len() {
-            let any = |test: fn(&Lane) -> bool| {
-                self.lanes.iter().enumerate().any(|(other, lane)| other != index && test(lane))
-            };
-            let (better, alive) = (any(Lane::is_good), any(Lane::is_alive));
-            let Some(Lane { health, .. }) = self.lanes.get_mut(index) else { break };
-            if health.left.is_some() {
-                health.try_to_return(&best, now);
-            } else if let Some(cause) = health.fault(&best, now)
-                && (better || alive && cause == Cause::Silent)
+        let count = |lanes: &[Lane], test: fn(&Lane) -> bool| lanes.iter().filter(|lane| test(lane)).count();
+        let mut good = count(&self.lanes, Lane::is_good);
+        let alive = count(&self.lanes, Lane::is_alive);
+        for lane in &mut self.lanes {
+            let was_good = lane.is_good();
+            let (better, others) = (good > usize::from(was_good), alive > usize::from(lane.is_alive()));
+            if lane.health.left.is_some() {
+                lane.health.try_to_return(&best, now);
+            } else if let Some(cause) = lane.health.fault(&best, now)
+                && (better || others && cause == Cause::Silent)
             {
-                health.leave(cause, now);
+                lane.health.leave(cause, now);
             }
+            good = good + usize::from(lane.is_good()) - usize::from(was_good);
         }
+        let in_use = self.lanes.iter().filter(|lane| lane.health.left.is_none());
+        self.in_doubt = in_use.filter_map(|lane| lane.health.doubtful_from()).any(|from| from <= now);
         self.settle(&best)
     }
 
-    /// When any other lane was last heard of.
-    fn others_heard(&self, index: usize) -> Option<Instant> {
-        let others = self.lanes.iter().enumerate().filter(|(other, _)| *other != index);
-        others.filter_map(|(_, lane)| lane.health.heard).max()
+    /// When lanes were last heard of.
+    fn heard(&self) -> Heard {
+        let mut heard = Heard::default();
+        for (index, at) in
+            self.lanes.iter().enumerate().filter_map(|(index, lane)| Some((index, lane.health.heard?)))
+        {
+            if heard.last.is_none_or(|(_, last)| at > last) {
+                heard.before = heard.last.replace((index, at)).map(|(_, last)| last);
+            } else {
+                heard.before = heard.before.max(Some(at));
+            }
+        }
+        heard
     }
 
     /// Returns the best values among the good lanes; among all if there are none.
@@ -330,6 +340,20 @@ impl Lanes {
             lane.weight = lane.health.weight(best);
         }
         changed
+    }
+}
+
+/// The lane heard of last, and when another one was before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    last: Option<(usize, Instant)>,
+    before: Option<Instant>,
+}
+
+impl Heard {
+    /// When any other lane was last heard of.
+    fn of_others(&self, lane: usize) -> Option<Instant> {
+        self.last.filter(|(last, _)| *last != lane).map_or(self.before, |(_, at)| Some(at))
     }
 }
 

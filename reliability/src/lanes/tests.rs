@@ -292,3 +292,20 @@ fn a_lane_that_had_no_turn_has_no_claim_to_what_went_elsewhere() {
     });
     assert!((16..=48).contains(&taken.sum::<u32>()));
 }
+
+/// One pass over the lanes says of each what looking at all others would.
+#[test]
+fn what_was_heard_of_others_is_the_latest_of_theirs() {
+    let start = origin();
+    let at = |ms: u64| (ms > 0).then(|| start + Duration::from_millis(ms));
+    let mut lanes = Lanes::new(3, Duration::from_millis(25), start);
+    for times in (0..4_u64.pow(3)).map(|n| [n % 4, n / 4 % 4, n / 16]) {
+        for (lane, ms) in lanes.lanes.iter_mut().zip(times) {
+            lane.health.heard = at(ms);
+        }
+        for index in 0..3 {
+            let others = (0..3).filter(|other| *other != index).filter_map(|other| at(times[other]));
+            assert_eq!(lanes.heard().of_others(index), others.max(), "{times:?} but {index}");
+        }
+    }
+}
