@@ -29,7 +29,7 @@ mod socket;
 mod wire;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -300,9 +300,25 @@ impl Control {
     /// See [`StartError`].
     pub fn bind(config: Config) -> Result<Self, StartError> {
         check(&config)?;
+        let socket = UdpSocket::bind(config.listen)
+            .map_err(|source| StartError::Bind { address: config.listen, source })?;
+        Self::checked(socket, config)
+    }
+
+    /// As [`Control::bind`], with a socket that is bound to [`Config::listen`]. Only the peer's
+    /// datagrams need to come by it.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn on(socket: UdpSocket, config: Config) -> Result<Self, StartError> {
+        check(&config)?;
+        Self::checked(socket, config)
+    }
+
+    fn checked(socket: UdpSocket, config: Config) -> Result<Self, StartError> {
         let credentials = Credentials::new(&config, &config.identity, &config.revoked)?;
         let strangers = Strangers::new(config.peer_address.ip(), Arc::clone(&config.refusals));
-        let endpoint = open(config.listen, &config.identity, credentials.server.clone(), strangers)
+        let endpoint = open(socket, &config.identity, credentials.server.clone(), strangers)
             .map_err(|source| StartError::Bind { address: config.listen, source })?;
         Ok(Control { config: Arc::new(config), endpoint, newest: watch::Sender::new(Arc::new(credentials)) })
     }
@@ -436,7 +452,7 @@ fn keep_alive(dead_after: Duration) -> Duration {
 }
 
 fn open(
-    address: SocketAddr,
+    socket: UdpSocket,
     identity: &Identity,
     server: Option<quinn::ServerConfig>,
     strangers: Strangers,
@@ -446,7 +462,7 @@ fn open(
     // stateless reset.
     let key = identity.connection_id_key();
     endpoint.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
-    let socket = Arc::new(ControlSocket::bind(address, strangers)?);
+    let socket = Arc::new(ControlSocket::new(socket, strangers)?);
     quinn::Endpoint::new_with_abstract_socket(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
 }
 

@@ -52,10 +52,9 @@ struct Allowance {
 }
 
 impl ControlSocket {
-    /// Binds it. Must be called within a tokio runtime.
-    pub(super) fn bind(address: SocketAddr, strangers: Strangers) -> io::Result<Self> {
-        let socket = TokioRuntime.wrap_udp_socket(std::net::UdpSocket::bind(address)?)?;
-        Ok(Self { socket, strangers })
+    /// Takes over a bound socket. Must be called within a tokio runtime.
+    pub(super) fn new(socket: std::net::UdpSocket, strangers: Strangers) -> io::Result<Self> {
+        Ok(Self { socket: TokioRuntime.wrap_udp_socket(socket)?, strangers })
     }
 }
 
