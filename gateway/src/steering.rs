@@ -6,6 +6,7 @@
 //! packets before they are received: by filters on the LAN's sockets, each of which lets one
 //! thread's packets through, or by a program that chooses among sockets of one port.
 
+mod peers;
 mod program;
 
 use std::io;
@@ -15,6 +16,7 @@ use std::os::fd::AsFd;
 use session::seal;
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
+pub use peers::{bind_for_peers, bind_lane};
 pub(crate) use program::Assembler;
 use program::attach_to_group;
 
@@ -193,20 +195,25 @@ pub enum Key {
 /// # Errors
 /// The address is taken, or the kernel refuses the program.
 pub fn bind(address: SocketAddr, threads: u8, key: Key) -> io::Result<Vec<UdpSocket>> {
+    bind_group(address, usize::from(threads), &key.program(threads))
+}
+
+/// So many sockets bound to one address, one at least. The program chooses among several.
+fn bind_group(address: SocketAddr, count: usize, program: &[SockFilter]) -> io::Result<Vec<UdpSocket>> {
     // As any other would: nobody else has the port, or this fails. Only then others are let in.
     let first = bind_alone(address)?;
     // A port of the kernel's choice is the others' as well.
     let address = first.local_addr()?;
-    if threads > 1 {
+    if count > 1 {
         SockRef::from(&first).set_reuse_port(true)?;
     }
     let mut sockets = vec![first];
     // Their number in the group is that of their binding.
-    for _ in 1..threads {
+    for _ in 1..count {
         sockets.push(bind_one(address, true)?);
     }
-    if let ([first, _, ..], program) = (sockets.as_slice(), key.program(threads)) {
-        attach_to_group(first.as_fd(), &program)?;
+    if let [first, _, ..] = sockets.as_slice() {
+        attach_to_group(first.as_fd(), program)?;
     }
     Ok(sockets)
 }

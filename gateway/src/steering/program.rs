@@ -33,6 +33,12 @@ impl<T: Copy + PartialEq> Assembler<T> {
         self.push(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, k);
     }
 
+    /// As [`Assembler::load_word`], but counts from the IP header, where a program sees what comes
+    /// after it only (`SKF_NET_OFF`).
+    pub(crate) fn load_word_of_ip(&mut self, k: u32) {
+        self.load_word((libc::SKF_NET_OFF as u32).wrapping_add(k));
+    }
+
     pub(crate) fn load_half(&mut self, k: u32) {
         self.push(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, k);
     }
@@ -77,6 +83,11 @@ impl<T: Copy + PartialEq> Assembler<T> {
     /// Adds the index register, modulo 2^32.
     pub(crate) fn add_kept(&mut self) {
         self.push(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_X, 0);
+    }
+
+    /// Modulo 2^32.
+    pub(crate) fn add(&mut self, k: u32) {
+        self.push(libc::BPF_ALU | libc::BPF_ADD | libc::BPF_K, k);
     }
 
     /// Modulo 2^32.

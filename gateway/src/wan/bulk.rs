@@ -191,7 +191,12 @@ impl Bulk {
     /// One more lane to send by, from a socket bound to `address`. What comes there is never looked
     /// at, and the kernel keeps as little of it as it can.
     pub fn add_lane(&mut self, address: SocketAddr) -> io::Result<()> {
-        let socket = bind_alone(address)?;
+        self.add_lane_by(bind_alone(address)?)
+    }
+
+    /// As [`Bulk::add_lane`], with a socket that is bound.
+    pub fn add_lane_by(&mut self, socket: UdpSocket) -> io::Result<()> {
+        let address = socket.local_addr()?;
         let state = UdpSocketState::new((&socket).into())?;
         let buffer = enlarge_sending(&socket, self.config.socket_buffer);
         let _ = sockopt::set_socket_recv_buffer_size(&socket, 0);
