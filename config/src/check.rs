@@ -48,11 +48,26 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
             policy
         }
     };
-    let span = read::locate(source.inner(), "peer.rate").unwrap_or(0..0);
-    for SlowBlocks { warning, found } in slow_blocks(&gateway, &policy) {
-        problems.push(warning.at(source, span.clone(), found));
+    for (index, view) in gateway.views().into_iter().enumerate() {
+        let key = format!("peer.{index}.rate");
+        let span = read::locate(source.inner(), &key).or_else(|| read::locate(source.inner(), "peer.rate"));
+        let span = span.unwrap_or(0..0);
+        let own;
+        let policy = match &view.policy.file {
+            Some(file) if view.policy.file != gateway.policy.file => {
+                let (policy, warnings) =
+                    read_policy(&read::load_named(file).map_err(|invalid| unreadable(source, &invalid))?)?;
+                problems.extend(warnings);
+                own = policy;
+                &own
+            }
+            _ => &policy,
+        };
+        for SlowBlocks { warning, found } in slow_blocks(&view, policy) {
+            problems.push(warning.at(source, span.clone(), found));
+        }
+        problems.extend(short_buffers(source, &view));
     }
-    problems.extend(short_buffers(source, &gateway));
     Ok((Content::Gateway(Box::new(gateway), policy), problems))
 }
 

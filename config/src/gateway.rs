@@ -30,8 +30,10 @@ pub struct Gateway {
     pub lan: Lan,
     /// `[wan]`
     pub wan: Wan,
-    /// `[peer]`
+    /// `[peer]`, or the first `[[peer]]`.
     pub peer: Peer,
+    /// The further `[[peer]]`s, [`Gateway::MOST_PEERS`] in all at most.
+    pub others: Vec<Peer>,
     /// `[identity]`
     pub identity: Identity,
     /// `[admin]`; without the section there is no admin listener.
@@ -59,9 +61,9 @@ pub struct Site {
 pub struct Lan {
     /// How packets are taken from and given to the hosts.
     pub mode: LanMode,
-    /// The prefixes behind the peer, without duplicates; at least one.
+    /// The prefixes behind all peers, which do not overlap; at least one.
     pub remote: Vec<IpNet>,
-    /// Where this site's hosts are; empty: anywhere that is not behind the peer.
+    /// Where this site's hosts are; empty: anywhere that is not behind a peer.
     pub local: Vec<IpNet>,
     /// The groups that both sites share, without duplicates; [`Lan::MOST_GROUPS`] at most, none in
     /// socket mode.
@@ -199,6 +201,11 @@ pub struct Peer {
     pub resume_for: Duration,
     /// Serial numbers of certificates that are not taken any more, whoever signed them.
     pub revoked: Vec<Serial>,
+    /// The prefixes behind it: `peer.remote`, or `lan.remote` if there is one peer. They do not
+    /// overlap those of other peers.
+    pub remote: Vec<IpNet>,
+    /// The policy file for what is exchanged with it: `peer.policy`, or else `policy.file`.
+    pub policy: Option<PathBuf>,
 }
 
 /// `peer.congestion`
@@ -342,6 +349,44 @@ impl Default for Security {
 }
 
 impl Gateway {
+    /// Peers at most.
+    pub const MOST_PEERS: usize = 16;
+
+    /// Returns every peer, in the file's order.
+    pub fn peers(&self) -> impl Iterator<Item = &Peer> {
+        std::iter::once(&self.peer).chain(&self.others)
+    }
+
+    /// Returns the gateway towards each of its peers, as if it had no other: with that peer's
+    /// prefixes and policy, and its share of the limits.
+    ///
+    /// Of `limits.total_buffer` each peer has a share in proportion to its rate, of `limits.flows`
+    /// an equal one. A gateway with one peer is returned as it is.
+    pub fn views(&self) -> Vec<Self> {
+        let count = u32::try_from(self.others.len() + 1).unwrap_or(u32::MAX);
+        self.peers()
+            .map(|peer| Self {
+                peer: peer.clone(),
+                others: Vec::new(),
+                lan: Lan { remote: peer.remote.clone(), ..self.lan.clone() },
+                policy: PolicyFile { file: peer.policy.clone() },
+                limits: Limits {
+                    total_buffer: self.share_of(peer),
+                    flows: (self.limits.flows / count).max(1),
+                    ..self.limits.clone()
+                },
+                ..self.clone()
+            })
+            .collect()
+    }
+
+    fn share_of(&self, peer: &Peer) -> ByteSize {
+        let rate = |peer: &Peer| u128::from(peer.rate.bits_per_second());
+        let all: u128 = self.peers().map(rate).sum();
+        let bytes = u128::from(self.limits.total_buffer.bytes()) * rate(peer) / all.max(1);
+        ByteSize::from_bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
+    }
+
     /// Reads a gateway file, but not the policy file it names.
     pub fn load(path: &Path) -> Result<Self, Invalid> {
         let source = read::load(path)?;

@@ -23,23 +23,35 @@ pub fn check_pair(first: &Report, second: &mut Report) {
     else {
         return;
     };
-    if !is_pair(first_file, file) {
-        return;
-    }
+    // Each as if it had no other peer than the other.
+    let (there, here) = (first_file.views(), file.views());
+    let mut pairs = there.iter().flat_map(|there| here.iter().map(move |here| (there, here)));
+    let names_both = |(there, here): &(&Gateway, &Gateway)| leads(there, here) && leads(here, there);
+    let names_one = |(there, here): &(&Gateway, &Gateway)| leads(there, here) || leads(here, there);
+    let pair = pairs.clone().find(names_both).or_else(|| pairs.find(names_one));
+    let Some((first_file, file)) = pair else { return };
+    let place = here.iter().position(|view| view.peer.name == file.peer.name).filter(|_| here.len() > 1);
     for contradiction in contradictions(first_file, file, first.path()) {
         let Contradiction { key, message, found, help, is_error } = contradiction;
-        let help = Some(help.to_owned());
+        let (key, help) = (key_at(key, place), Some(help.to_owned()));
         match is_error {
-            true => second.error_at(key, message, found, help),
-            false => second.warning_at(key, message, found, help),
+            true => second.error_at(&key, message, found, help),
+            false => second.warning_at(&key, message, found, help),
         }
     }
 }
 
-fn is_pair(a: &Gateway, b: &Gateway) -> bool {
-    let leads =
-        |from: &Gateway, to: &Gateway| from.peer.name == to.site.name || from.peer.address == to.wan.listen;
-    leads(a, b) || leads(b, a)
+/// Returns the place of a key that each of several peers has, for the one of this number.
+fn key_at(key: &str, place: Option<usize>) -> String {
+    let of_peer = if key == "lan.remote" { Some("remote") } else { key.strip_prefix("peer.") };
+    match (of_peer, place) {
+        (Some(rest), Some(place)) => format!("peer.{place}.{rest}"),
+        _ => key.to_owned(),
+    }
+}
+
+fn leads(from: &Gateway, to: &Gateway) -> bool {
+    from.peer.name == to.site.name || from.peer.address == to.wan.listen
 }
 
 /// Returns the contradictions of `file` to `other`, which stands in the file `path`.

@@ -62,25 +62,49 @@ pub(crate) fn parse(source: &Source) -> Result<Spanned<DeTable<'_>>, Invalid> {
     let mut sink = Sink::new(source);
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
-        sink.error(span, format!("not valid TOML: {}", error.message()), "here", None);
+        let is_twice = source.inner().get(span.clone()).is_some_and(|key| key == "peer");
+        if is_twice && has_both(source.inner(), "peer") {
+            let help = "write either one [peer], or [[peer]] for each of several sites".to_owned();
+            sink.error(span, "[peer] and [[peer]] are both in the file", "here", Some(help));
+        } else {
+            sink.error(span, format!("not valid TOML: {}", error.message()), "here", None);
+        }
     }
     sink.finish(Some(document)).map(|(document, _)| document)
 }
 
-/// Where a dotted key's value stands.
+/// Returns true if a text has a section of this name as well as a list of such sections.
+fn has_both(text: &str, key: &str) -> bool {
+    let has = |header: String| text.lines().any(|line| line.trim_start().starts_with(&header));
+    has(format!("[{key}]")) && has(format!("[[{key}]]"))
+}
+
+/// Where a dotted key's value stands. A number chooses from a list of sections, the first being 0,
+/// which is also chosen without one.
 pub(crate) fn locate(text: &str, key: &str) -> Option<Range<usize>> {
     let (document, _) = DeTable::parse_recoverable(text);
-    let mut table = document.get_ref();
-    let mut span = None;
-    for part in key.split('.') {
-        let (_, value) = table.iter().find(|(name, _)| name.get_ref() == part)?;
-        span = Some(value.span());
-        match value.get_ref() {
-            DeValue::Table(inner) => table = inner,
-            _ => continue,
-        }
+    let mut parts = key.split('.').peekable();
+    let (_, mut value) =
+        document.get_ref().iter().find(|(name, _)| Some(name.get_ref().as_ref()) == parts.peek().copied())?;
+    parts.next();
+    while let Some(part) = parts.peek() {
+        value = match value.get_ref() {
+            DeValue::Table(inner) => {
+                let (_, value) = inner.iter().find(|(name, _)| name.get_ref() == part)?;
+                parts.next();
+                value
+            }
+            DeValue::Array(elements) => {
+                let number = part.parse().ok();
+                if number.is_some() {
+                    parts.next();
+                }
+                elements.get(number.unwrap_or(0))?
+            }
+            _ => return Some(value.span()),
+        };
     }
-    span
+    Some(value.span())
 }
 
 /// Why a converter refuses a value.
@@ -282,6 +306,38 @@ impl<'a, 'i> Section<'a, 'i> {
                 None
             }
         }
+    }
+
+    /// Returns true if the key is there and holds a list.
+    pub(crate) fn is_list(&self, key: &'static str) -> bool {
+        matches!(self.find(key).map(Spanned::get_ref), Some(DeValue::Array(_)))
+    }
+
+    /// Tables of one name, `[[key]]`, one at least; elements of another type are reported and left
+    /// out. They are named by the key alone.
+    pub(crate) fn sections(
+        &mut self,
+        sink: &mut Sink,
+        key: &'static str,
+        example: &str,
+    ) -> Vec<Section<'a, 'i>> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let DeValue::Array(elements) = value.get_ref() else { return Vec::new() };
+        if elements.is_empty() {
+            let help = Some(format!("write: {example}"));
+            sink.error(value.span(), format!("`{}` is empty", self.name(key)), "no element", help);
+        }
+        let mut sections = Vec::with_capacity(elements.len());
+        for element in elements.iter() {
+            match element.get_ref() {
+                DeValue::Table(table) => sections.push(Section::new(self.name(key), element.span(), table)),
+                other => {
+                    let message = format!("`{}` must be sections", self.name(key));
+                    sink.error(element.span(), message, found(other), Some(format!("write: {example}")));
+                }
+            }
+        }
+        sections
     }
 
     /// A table by the name that it had before. Nobody is told that it is known here.

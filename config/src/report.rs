@@ -73,7 +73,9 @@ impl Report {
     fn add(&mut self, severity: Severity, key: &str, message: String, found: String, help: Option<String>) {
         let mut problem = Problem::new(severity, message).help(help);
         let place = self.source.as_ref().and_then(|source| {
-            let span = locate(source.inner(), key)?;
+            // With several peers each has its prefixes.
+            let other = (key == "lan.remote").then_some("peer.remote");
+            let span = locate(source.inner(), key).or_else(|| locate(source.inner(), other?))?;
             Some((source, span))
         });
         if let Some((source, span)) = place {

@@ -17,6 +17,7 @@ mod address;
 mod admission;
 mod choice;
 mod doctor;
+mod exposition;
 mod facts;
 mod fetch;
 mod flows;
@@ -98,6 +99,8 @@ pub struct Admin {
     token: Option<Token>,
     /// As the data plane shows them, by thread.
     flows: Vec<watch::Receiver<Arc<[Pairing]>>>,
+    /// Those of further peers.
+    others: Vec<Arc<Admin>>,
 }
 
 /// The part of it that depends on the policy.
@@ -136,7 +139,28 @@ impl Admin {
             recorder,
             token: None,
             flows: Vec::new(),
+            others: Vec::new(),
         }
+    }
+
+    /// The same with what answers for further peers. A request names a peer by `?peer=NAME`;
+    /// otherwise it is about the first.
+    #[must_use]
+    pub fn with_others(self, others: Vec<Arc<Self>>) -> Self {
+        Self { others, ..self }
+    }
+
+    fn peers(&self) -> Vec<String> {
+        self.all().map(|admin| admin.config.peer.name.clone()).collect()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.others.iter().map(Arc::as_ref))
+    }
+
+    /// Returns what answers for a peer, the first if none is named; `None` if there is no such.
+    fn of_peer(&self, name: Option<&str>) -> Option<&Self> {
+        self.all().find(|admin| name.is_none_or(|name| admin.config.peer.name == name))
     }
 
     /// The same with where the data plane shows its flows.
@@ -168,8 +192,16 @@ impl Admin {
         *lock(&self.policy) = View::new(&self.config, policy, cells.clone());
     }
 
-    /// The answer to /metrics: Prometheus text.
+    /// The answer to /metrics: Prometheus text, of all peers.
     pub fn metrics(&self, now: Instant) -> String {
+        let mut text = self.metrics_of_peer(now);
+        for other in &self.others {
+            text = exposition::merge(&text, &other.metrics_of_peer(now));
+        }
+        text
+    }
+
+    fn metrics_of_peer(&self, now: Instant) -> String {
         let choices = self.telemetry.choices();
         let view = lock(&self.policy);
         let text = view.exporter.render(&self.telemetry.snapshot(now));
@@ -191,6 +223,7 @@ impl Admin {
         let View { policy, cells, .. } = &*lock(&self.policy);
         let choices = self.telemetry.choices();
         let mut status = Status {
+            peers: self.peers(),
             choices: choice::of(policy, &choices).map(|choice| ChoiceStatus::new(choice, now)).collect(),
             ..Status::new(&self.config, policy, cells, &self.telemetry, rates, now)
         };
@@ -202,15 +235,14 @@ impl Admin {
         status
     }
 
-    /// The answer to /trace: the way from the peer from a place on, all that is kept if none is
-    /// given. `None` if the query is not understood.
-    pub fn trace(&self, query: Option<&str>) -> Option<String> {
-        let from = place(query)?;
-        Some(self.recorder.trace(from, &format!("{} > {}", self.config.peer.name, self.config.site.name)))
+    /// The answer to /trace: the way from the peer from a place on.
+    pub fn trace(&self, from: u64) -> String {
+        self.recorder.trace(from, &format!("{} > {}", self.config.peer.name, self.config.site.name))
     }
 
     /// Takes a sample for the rates; call it about every second. [`Admin::serve`] does.
     pub fn tick(&self, now: Instant) {
+        self.others.iter().for_each(|other| other.tick(now));
         let snapshot = self.telemetry.snapshot(now);
         let mut sample = lock(&self.rates);
         let elapsed = now.saturating_duration_since(sample.at);
@@ -338,24 +370,28 @@ impl Admin {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return wrong_method("GET, HEAD");
         }
+        if let Some(asset) = page::asset(path) {
+            return asset;
+        }
         let now = Instant::now();
+        let bad = |text: &str| reply(StatusCode::BAD_REQUEST, TEXT, text.to_owned());
+        let Some(Query { peer, from }) = Query::parse(request.uri().query()) else {
+            return bad("only ?peer=NAME and, for /events and /trace, from=NUMBER\n");
+        };
+        let Some(admin) = self.of_peer(peer) else {
+            return bad("no such peer: /status lists them\n");
+        };
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
-            "/status" => json(StatusCode::OK, &self.status(now)),
-            "/flows" => json(StatusCode::OK, &self.flows()),
-            "/doctor" => json(StatusCode::OK, &self.doctor(now)),
-            "/events" => match place(request.uri().query()) {
-                Some(from) => json(StatusCode::OK, &self.telemetry.events().since(from)),
-                None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=NUMBER\n".to_owned()),
-            },
-            "/trace" => match self.trace(request.uri().query()) {
-                Some(trace) => reply(StatusCode::OK, TEXT, trace),
-                None => reply(StatusCode::BAD_REQUEST, TEXT, "only ?from=PLACE\n".to_owned()),
-            },
-            _ => page::asset(path).unwrap_or_else(|| {
+            "/status" => json(StatusCode::OK, &Status { peers: self.peers(), ..admin.status(now) }),
+            "/flows" => json(StatusCode::OK, &admin.flows()),
+            "/doctor" => json(StatusCode::OK, &admin.doctor(now)),
+            "/events" => json(StatusCode::OK, &admin.telemetry.events().since(from)),
+            "/trace" => reply(StatusCode::OK, TEXT, admin.trace(from)),
+            _ => {
                 let there = "there are /, /metrics, /status, /flows, /doctor, /events, /trace and /reload\n";
                 reply(StatusCode::NOT_FOUND, TEXT, there.to_owned())
-            }),
+            }
         }
     }
 
@@ -386,11 +422,26 @@ impl Admin {
     }
 }
 
-/// Reads the place that a query names; the beginning without a query.
-fn place(query: Option<&str>) -> Option<u64> {
-    match query {
-        None => Some(0),
-        Some(query) => query.strip_prefix("from=")?.parse().ok(),
+/// The parts of a request's query.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Query<'a> {
+    /// The peer that it is about.
+    peer: Option<&'a str>,
+    /// The place to begin at, from the beginning if there is none.
+    from: u64,
+}
+
+impl<'a> Query<'a> {
+    fn parse(query: Option<&'a str>) -> Option<Self> {
+        let mut parsed = Self::default();
+        for pair in query.into_iter().flat_map(|query| query.split('&')) {
+            match pair.split_once('=')? {
+                ("peer", name) => parsed.peer = Some(name),
+                ("from", place) => parsed.from = place.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(parsed)
     }
 }
 

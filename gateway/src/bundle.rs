@@ -13,7 +13,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
 
-use crate::admin::{self, Endpoint};
+use crate::admin::{self, Endpoint, Status};
 use crate::check::{self, live::Running};
 
 /// Stands in the archive in place of what it must not hold.
@@ -32,6 +32,17 @@ const ASKED: [(&str, &str); 5] = [
     ("/doctor", "doctor.json"),
     ("/events", "events.json"),
 ];
+
+/// Those that are about one peer.
+const OF_PEERS: [&str; 3] = ["/status", "/flows", "/doctor"];
+
+/// Returns the peers of a running gateway but for the first.
+async fn other_peers(admin: &Endpoint) -> Vec<String> {
+    let Ok(text) = admin::fetch(admin, "/status").await else { return Vec::new() };
+    let peers = serde_json::from_str::<Status>(&text).map(|status| status.peers);
+    let names = peers.unwrap_or_default().into_iter().skip(1);
+    names.filter(|name| config::is_site_name(name)).take(config::Gateway::MOST_PEERS).collect()
+}
 
 /// Entries of an archive, none of which holds key material.
 #[derive(Debug, Default)]
@@ -54,6 +65,13 @@ impl Bundle {
             let answer = admin::fetch(admin, path).await;
             bundle.add(name, answer.unwrap_or_else(|error| format!("{error}\n")));
         }
+        for peer in other_peers(admin).await {
+            let about = admin.about(Some(&peer));
+            for (path, name) in ASKED.iter().filter(|(path, _)| OF_PEERS.contains(path)) {
+                let answer = admin::fetch(&about, path).await;
+                bundle.add(&format!("{peer}-{name}"), answer.unwrap_or_else(|error| format!("{error}\n")));
+            }
+        }
         for (name, text) in machine::facts() {
             bundle.add(&name, text);
         }
@@ -71,6 +89,11 @@ impl Bundle {
             }
             if let Some(policy) = &gateway.policy.file {
                 self.add("policy.json", without_secrets(policy));
+            }
+            for peer in gateway.peers().filter(|peer| peer.policy != gateway.policy.file) {
+                if let Some(policy) = &peer.policy {
+                    self.add(&format!("{}-policy.json", peer.name), without_secrets(policy));
+                }
             }
         }
         self.add("gateway.json", without_secrets(file));

@@ -34,7 +34,7 @@ pub fn check_to_start(path: &Path) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Warning);
-        for finding in findings(&gateway, &policy, Running::default()).unwrap_or_default() {
+        for finding in findings(&gateway, &policy, &|_| Running::default()).unwrap_or_default() {
             // Nothing guards before the start.
             if finding.key != "lan.remote" || finding.is_error {
                 add(&mut report, Severity::Warning, finding);
@@ -45,12 +45,12 @@ pub fn check_to_start(path: &Path) -> Report {
 }
 
 /// Checks a file as [`check`] does, and besides asks this machine. `running` asks a gateway of the
-/// file, if one runs.
+/// file about the peer that it is given, if one runs.
 pub fn check_live(path: &Path, running: &dyn Fn(&Gateway) -> Running) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Error);
-        match findings(&gateway, &policy, running(&gateway)) {
+        match findings(&gateway, &policy, running) {
             Ok(findings) => {
                 for finding in findings {
                     let severity = if finding.is_error { Severity::Error } else { Severity::Warning };
@@ -79,8 +79,13 @@ fn gateway_of(report: &Report) -> Option<(Gateway, Policy)> {
     }
 }
 
-fn findings(gateway: &Gateway, policy: &Policy, running: Running) -> std::io::Result<Vec<Finding>> {
+fn findings(
+    gateway: &Gateway,
+    policy: &Policy,
+    running: &dyn Fn(&Gateway) -> Running,
+) -> std::io::Result<Vec<Finding>> {
     let most_memory = crate::run::most_memory(gateway, policy);
+    let running = gateway.views().iter().map(running).collect();
     Ok(judge(gateway, most_memory, &Machine { running, ..Machine::look(gateway)? }))
 }
 
@@ -120,9 +125,10 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
         return;
     }
     let now = UnixTime::now();
-    let role = Role::of(&gateway.site.name, &gateway.peer.name);
     let outcome = Identity::load(&files.certificate, &files.key, &files.authority).and_then(|identity| {
-        identity.verify(&gateway.site.name, role, now)?;
+        for peer in gateway.peers() {
+            identity.verify(&gateway.site.name, Role::of(&gateway.site.name, &peer.name), now)?;
+        }
         Ok(identity.valid_until())
     });
     if let Ok(Some(until)) = outcome

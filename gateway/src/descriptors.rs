@@ -56,7 +56,9 @@ fn needed(gateway: &Gateway) -> u64 {
         LanMode::Socket { .. } => 0,
     };
     let threads = u64::from(gateway.data_plane.threads);
-    // All lanes of all threads: each is a socket, and one more receives.
-    let sockets = threads * (THREAD + u64::from(gateway.wan.lanes) + 1);
-    BASE + FILES + admin + groups + sockets
+    // All lanes of all threads towards each peer: each is a socket, and one more receives.
+    let peers = gateway.peers().count() as u64;
+    let sockets = threads * (THREAD + peers * (u64::from(gateway.wan.lanes) + 1));
+    // Control has one for each peer, and so has whoever asks for the way there.
+    BASE + FILES + admin + groups + sockets + 2 * (peers - 1)
 }

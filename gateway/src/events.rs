@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use schemars::JsonSchema;
@@ -26,13 +26,20 @@ pub struct Event {
     pub time: String,
     /// One of a few words: "session_up".
     pub kind: String,
+    /// The peer that it is about, where a gateway has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<String>,
     /// In one line.
     pub text: String,
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:<14} {}", self.time, self.kind, self.text)
+        write!(f, "{} {:<14} ", self.time, self.kind)?;
+        if let Some(peer) = &self.peer {
+            write!(f, "towards {peer}: ")?;
+        }
+        f.write_str(&self.text)
     }
 }
 
@@ -47,9 +54,13 @@ pub struct Events {
     pub events: Vec<Event>,
 }
 
-/// A ring of the last events. Bound: 1024.
+/// A ring of the last events, which those of all peers go to. Bound: 1024.
 #[derive(Debug, Default)]
-pub struct EventLog(Mutex<Ring>);
+pub struct EventLog {
+    ring: Arc<Mutex<Ring>>,
+    /// The peer that its events are about, where there are several.
+    peer: Option<String>,
+}
 
 #[derive(Debug, Default)]
 struct Ring {
@@ -58,6 +69,12 @@ struct Ring {
 }
 
 impl EventLog {
+    /// The same ring, for events about a peer.
+    #[must_use]
+    pub fn about(&self, peer: &str) -> Self {
+        Self { ring: Arc::clone(&self.ring), peer: Some(peer.to_owned()) }
+    }
+
     /// Keeps an event. Control characters in the text are escaped.
     pub fn push(&self, kind: &str, text: &str) {
         self.push_at(SystemTime::now(), kind, text);
@@ -72,6 +89,7 @@ impl EventLog {
             // Years beyond 9999 have no such form.
             time: time.ok().and_then(Result::ok).unwrap_or_default(),
             kind: kind.to_owned(),
+            peer: self.peer.clone(),
             text,
         };
         if ring.events.len() >= KEPT {
@@ -95,7 +113,7 @@ impl EventLog {
 
     /// A panicking holder leaves at worst one event less.
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,6 +122,19 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
+
+    #[test]
+    fn events_about_several_peers_are_in_one_row() {
+        let log = EventLog::default();
+        let [b, c] = ["b", "c"].map(|peer| log.about(peer));
+        b.push("session_up", "one");
+        c.push("session_up", "two");
+        log.push("started", "three");
+        let events = log.since(0).events;
+        let seen: Vec<_> = events.iter().map(|event| (event.number, event.peer.as_deref())).collect();
+        assert_eq!(seen, [(0, Some("b")), (1, Some("c")), (2, None)]);
+        assert!(events[1].to_string().ends_with("session_up     towards c: two"), "{}", events[1]);
+    }
 
     #[test]
     fn events_are_kept_in_order_and_the_oldest_make_room() {

@@ -1,4 +1,4 @@
-//! `longhaul init`: both gateway files of a pair, from what nobody can guess.
+//! `longhaul init`: the gateway files of two or more sites, from what nobody can guess.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use crate::keys::{self, KeysError};
 /// The examples' port, which is not assigned at IANA.
 pub const PORT: u16 = 14791;
 
-/// One site of the pair.
+/// One of the sites.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
     /// Its name.
@@ -39,7 +39,7 @@ pub struct SiteFiles {
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The authority's certificate, which both have.
+    /// The authority's certificate, which all have.
     pub authority: PathBuf,
 }
 
@@ -68,41 +68,51 @@ pub enum InitError {
     Keys(#[from] KeysError),
 }
 
-/// Makes an authority, keys and certificates, and both gateway files, all in one folder. A file
-/// that is there is left alone, and ends it. Returns the gateway files.
+/// Makes an authority, keys and certificates, and a gateway file for each site, all in one folder.
+/// Each two sites are peers. A file that is there is left alone, and ends it. Returns the gateway
+/// files.
 ///
 /// # Errors
 /// See [`InitError`].
-pub fn init(dir: &Path, sites: &[Site; 2], rate: Rate) -> Result<[PathBuf; 2], InitError> {
-    let paths = sites.each_ref().map(|site| dir.join(format!("{}.toml", site.name)));
+pub fn init(dir: &Path, sites: &[Site], rate: Rate) -> Result<Vec<PathBuf>, InitError> {
+    let paths: Vec<_> = sites.iter().map(|site| dir.join(format!("{}.toml", site.name))).collect();
     for path in &paths {
         if path.exists() {
             return Err(InitError::File { path: path.clone(), source: io::ErrorKind::AlreadyExists.into() });
         }
     }
-    let names = sites.each_ref().map(|site| site.name.clone());
+    let names: Vec<_> = sites.iter().map(|site| site.name.clone()).collect();
     keys::generate(&keys::Request { dir, sites: &names, force: false })?;
-    let [a, b] = sites;
-    for (path, (own, peer)) in paths.iter().zip([(a, b), (b, a)]) {
+    for (path, own) in paths.iter().zip(sites) {
+        let peers: Vec<_> = sites.iter().filter(|site| site.name != own.name).collect();
         let file = OpenOptions::new().write(true).create_new(true).open(path);
-        file.and_then(|mut file| file.write_all(text(own, peer, rate).as_bytes()))
+        file.and_then(|mut file| file.write_all(text(own, &peers, rate).as_bytes()))
             .map_err(|source| InitError::File { path: path.clone(), source })?;
     }
     Ok(paths)
 }
 
-fn text(own: &Site, peer: &Site, rate: Rate) -> String {
+fn text(own: &Site, peers: &[&Site], rate: Rate) -> String {
     let Site { name, hosts, interface, .. } = own;
-    let [listen, address] = [own, peer].map(|site| SocketAddr::new(site.address, PORT));
+    let at = |site: &Site| SocketAddr::new(site.address, PORT);
+    let peer =
+        |peer: &Site| format!("name = \"{}\"\naddress = \"{}\"\nrate = \"{rate}\"\n", peer.name, at(peer));
+    let (remote, sections) = match peers {
+        [one] => (format!("remote = [\"{}\"]\n", one.hosts), format!("[peer]\n{}\n", peer(one))),
+        several => {
+            let section = |each: &&Site| format!("[[peer]]\n{}remote = [\"{}\"]\n\n", peer(each), each.hosts);
+            (String::new(), several.iter().map(section).collect())
+        }
+    };
+    let listen = at(own);
     format!(
         "# Gateway of site {name}. docs/reference.md lists every key; `longhaul check --live` checks it.\n\
          [site]\nname = \"{name}\"\n\n\
-         [lan]\ninterface = \"{interface}\"\nlocal = [\"{hosts}\"]\nremote = [\"{}\"]\n\n\
+         [lan]\ninterface = \"{interface}\"\nlocal = [\"{hosts}\"]\n{remote}\n\
          [wan]\nlisten = \"{listen}\"\n\n\
-         [peer]\nname = \"{}\"\naddress = \"{address}\"\nrate = \"{rate}\"\n\n\
+         {sections}\
          [identity]\ncertificate = \"{name}.crt\"\nkey = \"{name}.key\"\nauthority = \"ca.crt\"\n\n\
-         [admin]\nlisten = \"127.0.0.1:9464\"\n",
-        peer.hosts, peer.name
+         [admin]\nlisten = \"127.0.0.1:9464\"\n"
     )
 }
 
@@ -112,7 +122,7 @@ mod tests {
     use crate::check;
 
     #[test]
-    fn both_files_are_right_and_agree() {
+    fn files_are_right_and_agree() {
         let folder = tempfile::tempdir().unwrap();
         let site = |name: &str, address: &str, hosts: &str| Site {
             name: name.to_owned(),
@@ -123,11 +133,22 @@ mod tests {
         let sites = [site("a", "10.9.0.1", "10.0.0.0/24"), site("b", "10.9.0.2", "10.0.1.0/24")];
         let rate = Rate::from_bits_per_second(1_000_000_000);
         let paths = init(folder.path(), &sites, rate).unwrap();
-        let [first, mut second] = paths.each_ref().map(|path| check::check(path));
+        let [first, second] = paths.as_slice() else { panic!("{paths:?}") };
+        let [first, mut second] = [first, second].map(|path| check::check(path));
         config::check_pair(&first, &mut second);
         assert!(first.problems().is_empty(), "{:?}", first.problems());
         assert!(second.problems().is_empty(), "{:?}", second.problems());
         assert!(matches!(init(folder.path(), &sites, rate), Err(InitError::File { .. })));
+        let more = [sites.as_slice(), &[site("z", "10.9.0.3", "10.0.2.0/24")]].concat();
+        let folder = tempfile::tempdir().unwrap();
+        let mut reports: Vec<_> =
+            init(folder.path(), &more, rate).unwrap().iter().map(|path| check::check(path)).collect();
+        while let Some(mut report) = reports.pop() {
+            reports.iter().for_each(|other| config::check_pair(other, &mut report));
+            assert!(report.problems().is_empty(), "{:?}", report.problems());
+            let Some(config::Content::Gateway(gateway, _)) = report.content() else { panic!("no gateway") };
+            assert_eq!(gateway.peers().count(), 2);
+        }
         let v6 = [site("c", "fd00::1", "fd01::/64"), site("d", "fd00::2", "fd02::/64")];
         for path in init(folder.path(), &v6, rate).unwrap() {
             assert!(check::check(&path).is_valid());

@@ -2,23 +2,22 @@
 //! lock. What one of them does is here; which packets are whose, in [`steering`](crate::steering).
 
 mod moderation;
+mod peer;
 mod periodic;
+mod routes;
 mod share;
 
 use std::array;
 use std::io;
 use std::iter;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use config::{Policy, Wan};
 use ipnet::IpNet;
-use quinn_udp::EcnCodepoint;
 use roce::ip::{Datagram, Reject};
-use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
-use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow, Tuning, Undrained};
+use session::{Opener, Rejected, Sealer};
+use splice::{Gateway, SessionEnd, StaleFlow, Tuning, Undrained};
 
 use crate::cells::Cells;
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
@@ -26,6 +25,8 @@ use crate::lan::{Lan, Link};
 use crate::wan::Bulk;
 
 use moderation::InterruptModeration;
+pub use peer::{PeerAddress, PeerSide};
+use routes::{Route, Routes};
 pub use share::Share;
 
 /// An order from the control side to the data plane.
@@ -82,13 +83,13 @@ pub enum Order {
 /// Counts that only the data plane can make.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// RoCE packets taken from the LAN.
+    /// RoCE packets taken from the LAN for the peer.
     pub lan_packets: u64,
     /// Their bytes, IP header included.
     pub lan_bytes: u64,
     /// Bytes of IP packets sent to the LAN.
     pub lan_sent_bytes: u64,
-    /// IP packets of the LAN that were refused, by [`Reject::index`].
+    /// IP packets of the LAN that were refused, by [`Reject::index`]; with the first peer's counts.
     pub lan_rejects: [u64; Reject::ALL.len()],
     /// Bulk datagrams that were refused, by [`Rejected::index`].
     pub wan_rejects: [u64; Rejected::ALL.len()],
@@ -101,11 +102,11 @@ pub struct Counts {
     /// Packets that could not be sealed: the session's numbers are used up (2^64), so never in
     /// practice. Nothing leaves any more then.
     pub seal_failures: u64,
-    /// Times there was nothing to do, and the thread slept.
+    /// Times there was nothing to do, and the thread slept; with the first peer's counts.
     pub sleeps: u64,
 }
 
-/// Receives what the data plane has counted, about ten times a second.
+/// Receives what the data plane has counted towards one peer, about ten times a second.
 pub trait Observer: Send {
     /// Copies what it wants, without blocking.
     fn observe(&mut self, core: &mut Gateway, counts: &Counts, bulk: &Bulk, lan: &Lan, session: bool);
@@ -115,32 +116,25 @@ pub trait Observer: Send {
 }
 
 /// Everything the thread owns. Made in it ([`Worker::run`] never returns until told to), since the
-/// core's buffers do not change threads.
+/// cores' buffers do not change threads.
+///
+/// Each peer has a [`PeerSide`] of its own: flows, session, sockets and orders. What a local host
+/// sends goes to the peer that its destination is behind.
 pub struct Worker<O> {
-    core: Gateway,
     lan: Lan,
-    bulk: Bulk,
-    peer: SocketAddr,
-    /// Longest WAN packet of any session, plaintext bytes.
-    max_packet: usize,
-    session: Option<Session>,
-    /// By lane: the bulk socket's ordinal of the session's packet number 0.
-    first: Ordinals,
-    orders: Receiver<Order>,
+    /// In the gateway file's order.
+    peers: Vec<PeerSide<O>>,
+    routes: Routes,
+    /// The peer whose packets for the LAN come first.
+    turn: usize,
     wakeup: Wakeup,
-    awaited: Option<Awaited>,
-    observer: O,
-    counts: Counts,
     next_observation: Instant,
     next_check: Instant,
     link: Link,
-    /// Longest IP packet for the LAN, as the core knows it.
+    /// Longest IP packet for the LAN, as the cores know it.
     lan_mtu: usize,
-    /// Longest packet to the peer, as it was last told.
-    wan_packet: usize,
     vigil: Vigil,
     rest: InterruptModeration,
-    share: Share,
 }
 
 /// How long a thread that has had nothing to do goes on looking.
@@ -155,30 +149,15 @@ struct Vigil {
 struct Ready {
     orders: bool,
     lan: bool,
-    wan: bool,
+    /// A bit for each peer, the first peer's the lowest.
+    wan: u32,
 }
 
 impl Ready {
-    const ALL: Self = Self { orders: true, lan: true, wan: true };
+    const ALL: Self = Self { orders: true, lan: true, wan: u32::MAX };
 }
 
-/// Something to be told when it is so, or at the deadline.
-struct Awaited {
-    reached: fn(&Gateway) -> bool,
-    deadline: Instant,
-    reply: tokio::sync::oneshot::Sender<bool>,
-}
-
-struct Session {
-    sealer: Box<Sealer>,
-    opener: Box<Opener>,
-    /// Longest WAN packet, plaintext bytes.
-    max_packet: usize,
-    /// Without a control connection: the silence after which it is over.
-    lost: Option<Duration>,
-    /// When the peer's last authentic datagram came.
-    heard: Instant,
-}
+const _: () = assert!(config::Gateway::MOST_PEERS <= 32, "each peer has a bit");
 
 /// A number of each lane.
 #[derive(Clone, Copy, Debug)]
@@ -190,88 +169,37 @@ impl Default for PerLane {
     }
 }
 
-/// Ordinals of datagrams by lane.
-type Ordinals = PerLane;
-
-/// Sends what waits, and says which of the session's packets the kernel refused. Every packet
-/// sealed since `first` was committed, so the lanes' ordinals are the packet numbers; but for what
-/// could not be sealed, after which nothing can.
-fn flush(bulk: &mut Bulk, core: &mut Gateway, first: &Ordinals) -> usize {
-    bulk.flush_noting(&mut |lane, dropped, too_long| {
-        let first = first.0.get(lane).copied().unwrap_or(0);
-        let numbers = dropped.start.saturating_sub(first)..dropped.end.saturating_sub(first);
-        core.note_unsent(LaneId(lane as u16), numbers, too_long);
-    })
-}
-
-fn ecn(bits: Option<EcnCodepoint>) -> Ecn {
-    match bits {
-        None => Ecn::NotEct,
-        Some(EcnCodepoint::Ect0 | EcnCodepoint::Ect1) => Ecn::Ect,
-        Some(EcnCodepoint::Ce) => Ecn::Ce,
-    }
-}
-
-/// Until when to sleep. While none of the bulk sockets takes anything, what is due to be sent stays due, and
-/// it is no use to look at it at once again; that the socket takes something wakes as well.
-fn wake_at(core: Option<Instant>, house: Instant, is_blocked: bool, now: Instant) -> Instant {
-    let least = if is_blocked { now + BLOCKED } else { now };
-    core.map_or(house, |at| at.max(least).min(house))
-}
-
-/// Timers are no finer while the bulk socket takes nothing.
-const BLOCKED: Duration = Duration::from_millis(1);
 /// Datagrams taken from one side before the other gets its turn: few enough to stay in the cache,
 /// and to keep acknowledgements prompt.
 const BUDGET: usize = 128;
-/// Descriptors that a thread sleeps at: orders, both sides, all lanes that are full, and the LAN
-/// where it is full or looks for ways.
-const MOST_POLLED: usize = 5 + Wan::MOST_LANES as usize;
+/// Descriptors that a thread sleeps at: orders, the LAN, which may be full or look for ways, a bulk
+/// socket for each peer, and lanes that are full.
+const MOST_POLLED: usize = 4 + config::Gateway::MOST_PEERS + config::Wan::MOST_LANES as usize;
+/// Timers are no finer while no bulk socket takes anything.
+const BLOCKED: Duration = Duration::from_millis(1);
 const OBSERVE_EVERY: Duration = Duration::from_millis(100);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A thread that stops waits no longer for ways to hosts.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
 impl<O: Observer> Worker<O> {
-    /// A data plane for `core`, whose WAN packets are at most `max_packet` bytes of plaintext and
-    /// go to `peer`.
-    #[expect(clippy::too_many_arguments, reason = "it is given everything it will own")]
-    pub fn new(
-        core: Gateway,
-        lan: Lan,
-        bulk: Bulk,
-        peer: SocketAddr,
-        max_packet: usize,
-        orders: Receiver<Order>,
-        wakeup: Wakeup,
-        observer: O,
-        share: Share,
-        now: Instant,
-    ) -> Self {
-        // The core was told the same. Should the interface have gone since, the first look at one
-        // that is back tells it anew.
+    /// A data plane between `lan` and `peers`, of which there is one at least.
+    pub fn new(lan: Lan, peers: Vec<PeerSide<O>>, wakeup: Wakeup, now: Instant) -> Self {
+        // The cores were told the same. Should the interface have gone since, the first look at one
+        // that is back tells them anew.
         let lan_mtu = lan.mtu().unwrap_or(0);
         Self {
-            core,
             lan,
-            bulk,
-            peer,
-            max_packet,
-            session: None,
-            first: Ordinals::default(),
-            orders,
+            routes: Routes::new(peers.iter().map(PeerSide::remote)),
+            peers,
+            turn: 0,
             wakeup,
-            awaited: None,
-            observer,
-            counts: Counts::default(),
             next_observation: now,
             next_check: now,
             link: Link::Up,
             lan_mtu,
-            wan_packet: 0,
             vigil: Vigil { busy_poll: Duration::ZERO, until: now },
             rest: InterruptModeration::new(now),
-            share,
         }
     }
 
@@ -282,7 +210,7 @@ impl<O: Observer> Worker<O> {
         self
     }
 
-    /// Runs until [`Order::Stop`], or until the control side is gone.
+    /// Runs until [`Order::Stop`], or until the control side of a peer is gone.
     ///
     /// # Errors
     /// Only of sleeping itself; trouble with a socket is counted and survived.
@@ -295,9 +223,7 @@ impl<O: Observer> Worker<O> {
             }
             let now = Instant::now();
             let [from_lan, from_wan] = self.receive(ready, now);
-            if self.core.next_timeout(now).is_some_and(|at| at <= now) {
-                self.core.handle_timeout(now);
-            }
+            self.peers.iter_mut().for_each(|peer| peer.handle_timeout(now));
             let sent = self.send(now);
             self.run_periodic(now);
             if from_lan + from_wan + sent > 0 {
@@ -312,11 +238,24 @@ impl<O: Observer> Worker<O> {
         }
     }
 
-    /// Datagrams taken from the LAN and from the WAN. Fewer than [`BUDGET`]: there are no more, and
-    /// polling tells when there are, which is one system call instead of two in vain.
+    /// Carries out the orders that have come, and returns true to go on.
+    fn handle_commands(&mut self) -> bool {
+        let Self { peers, lan, .. } = self;
+        let goes_on = peers.iter_mut().all(|peer| peer.handle_commands(lan));
+        if !goes_on {
+            self.say_last_words(Instant::now());
+        }
+        goes_on
+    }
+
+    /// Datagrams taken from the LAN, and the most taken from the WAN for a peer. Fewer than
+    /// [`BUDGET`]: there are no more, and polling tells when there are, which is one system call
+    /// instead of two in vain.
     fn receive(&mut self, ready: Ready, now: Instant) -> [usize; 2] {
         let lan = if ready.lan { self.receive_lan(now) } else { 0 };
-        let wan = if ready.wan { self.receive_wan(now) } else { 0 };
+        let is_ready = |nth: &usize| ready.wan & (1 << nth) != 0;
+        let peers = self.peers.iter_mut().enumerate().filter(|(nth, _)| is_ready(nth));
+        let wan = peers.map(|(_, peer)| peer.receive_wan(now)).max().unwrap_or(0);
         [lan, wan]
     }
 
@@ -326,7 +265,7 @@ impl<O: Observer> Worker<O> {
         let mut sent = 0;
         loop {
             let lan = self.send_lan(now);
-            let wan = self.send_wan(now);
+            let wan = self.peers.iter_mut().map(|peer| peer.send_wan(now)).sum::<usize>();
             sent += lan + wan;
             if wan == 0 || sent >= 2 * BUDGET {
                 return sent;
@@ -334,145 +273,20 @@ impl<O: Observer> Worker<O> {
         }
     }
 
-    /// Carries out the orders that have come, and returns true to go on.
-    fn handle_commands(&mut self) -> bool {
-        loop {
-            let now = Instant::now();
-            match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, takes, remembered, resumes }) => {
-                    let max_packet = max_packet.min(self.max_packet);
-                    let session = Session { sealer, opener, max_packet, lost: None, heard: now };
-                    if let Some(reply) = resumes {
-                        if !self.resume((rtt, max_packet, lanes), reply, now) {
-                            continue;
-                        }
-                    } else {
-                        self.end_session(SessionEnd::Closed, now);
-                        self.core.session_up(rtt, max_packet, lanes, &remembered, now);
-                    }
-                    self.core.peer_takes(takes);
-                    self.begin(session);
-                }
-                Ok(Order::Lost(patience, reply)) => {
-                    self.lose_control(patience, now);
-                    // Nobody may care to know any more.
-                    let _ = reply.send((self.core.remembered().collect(), self.core.waiting_flows()));
-                }
-                Ok(Order::Down(end, reply)) => {
-                    self.end_session(end, now);
-                    // Nobody may care to know any more.
-                    let _ = reply.send(self.core.remembered().collect());
-                }
-                Ok(Order::Scheme { policy, class, tuning }) => self.core.tune(&policy, class, &tuning),
-                Ok(Order::Consider(policy, reply)) => {
-                    // Nobody may care to know any more.
-                    let _ = reply.send(self.core.would_adopt(&policy));
-                }
-                Ok(Order::Policy(policy, cells, reply)) => {
-                    let adopted = self.core.set_policy(policy, now);
-                    if adopted.is_ok() {
-                        self.observer.reclassify(cells);
-                        // At once, so that whoever hears that the policy is in force also sees its
-                        // classes' numbers.
-                        self.observe();
-                    }
-                    // Nobody may care to know any more.
-                    let _ = reply.send(adopted);
-                }
-                Ok(Order::Drain(deadline, reply)) => {
-                    self.core.stop_accepting();
-                    self.awaited = Some(Awaited { reached: Gateway::is_quiet, deadline, reply });
-                }
-                Ok(Order::Part(deadline, reply)) => {
-                    self.awaited = Some(Awaited { reached: Gateway::has_parted, deadline, reply });
-                }
-                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => {
-                    self.say_last_words(now);
-                    return false;
-                }
-                Err(TryRecvError::Empty) => return true,
-            }
-        }
-    }
-
-    /// Has the flows that waited go on over a path of this round trip, longest packet and lanes.
-    /// Returns false if there is nothing to go on with.
-    fn resume(
-        &mut self,
-        (rtt, max_packet, lanes): (Duration, usize, u8),
-        reply: tokio::sync::oneshot::Sender<usize>,
-        now: Instant,
-    ) -> bool {
-        self.park(now);
-        // Nobody may care to know any more.
-        let _ = reply.send(self.core.waiting_flows());
-        let resumed = self.core.session_resumed(rtt, max_packet, lanes, now);
-        if !resumed {
-            // Streams of two generations must never meet.
-            tracing::error!("there is nothing for the session to go on with");
-        }
-        resumed
-    }
-
-    /// Goes over to a session's keys.
-    fn begin(&mut self, session: Session) {
-        self.session = Some(session);
-        self.first = PerLane(std::array::from_fn(|lane| self.bulk.committed(lane)));
-        // What was dropped before is none of this session's.
-        let _ = self.bulk.take_overrun();
-    }
-
-    /// Ends the session if there is one, and shows the observer both its last state and that it is
-    /// over, however soon the next one begins.
-    fn end_session(&mut self, end: SessionEnd, now: Instant) {
-        if self.session.is_some() || self.core.is_parked() {
-            self.observe();
-            self.session = None;
-            self.core.session_down(end, now);
-            self.observe();
-        }
-    }
-
-    /// Goes on without a control connection until bulk data have not come for so long.
-    fn lose_control(&mut self, patience: Option<Duration>, now: Instant) {
-        match (patience, &mut self.session) {
-            (Some(_), Some(session)) => session.lost = patience,
-            _ => self.park(now),
-        }
-    }
-
-    /// Drops the keys, and has the flows wait.
-    fn park(&mut self, now: Instant) {
-        if self.session.is_some() {
-            self.observe();
-            self.session = None;
-            self.core.session_lost(now);
-            self.observe();
-        }
-    }
-
-    /// Without a control connection, and with nothing from the peer for long: it is cut off.
-    fn check_silence(&mut self, now: Instant) {
-        let is_silent = self.session.as_ref().is_some_and(|session| {
-            session.lost.is_some_and(|patience| now.saturating_duration_since(session.heard) >= patience)
-        });
-        if is_silent {
-            tracing::warn!(flows = self.core.waiting_flows(), "no data from the peer either; flows wait");
-            self.park(now);
-        }
-    }
-
     fn receive_lan(&mut self, now: Instant) -> usize {
-        let Self { lan, core, counts, .. } = self;
-        let received = lan.receive(BUDGET, &mut |packet| {
-            counts.lan_packets += 1;
-            counts.lan_bytes += packet.len() as u64;
-            match Datagram::parse(packet) {
-                Ok(datagram) => core.handle_lan(&datagram, now),
-                Err(reject) => {
-                    if let Some(count) = counts.lan_rejects.get_mut(reject.index()) {
-                        *count += 1;
+        let Self { lan, peers, routes, .. } = self;
+        let received = lan.receive(BUDGET, &mut |packet| match Datagram::parse(packet) {
+            Ok(datagram) => match routes.of(datagram.addressing.dst) {
+                Route::One(nth) => {
+                    if let Some(peer) = peers.get_mut(nth) {
+                        peer.handle_lan(&datagram, packet.len(), now);
                     }
+                }
+                Route::All => peers.iter_mut().for_each(|peer| peer.handle_lan(&datagram, packet.len(), now)),
+            },
+            Err(reject) => {
+                if let Some(peer) = peers.first_mut() {
+                    peer.refuse_lan(reject, packet.len());
                 }
             }
         });
@@ -480,90 +294,18 @@ impl<O: Observer> Worker<O> {
         received.unwrap_or(0)
     }
 
-    fn receive_wan(&mut self, now: Instant) -> usize {
-        let Self { bulk, core, counts, session, .. } = self;
-        bulk.receive(BUDGET, &mut |datagram, arrival| {
-            let Some(Session { opener, heard, .. }) = session else {
-                counts.wan_no_session += 1;
-                return;
-            };
-            match opener.open_numbered(datagram) {
-                Ok((origin, packet)) => {
-                    *heard = now;
-                    let (lane, number) = (LaneId(origin.lane.into()), origin.packet_number);
-                    if let Some(count) = counts.wan_opened.0.get_mut(usize::from(origin.lane)) {
-                        *count += 1;
-                    }
-                    let bytes = core.wire_bytes(packet.len());
-                    core.handle_wan(packet, Arrival { lane, number, bytes, ecn: ecn(arrival.ecn) }, now);
-                }
-                Err(rejected) => {
-                    if rejected == Rejected::Replay
-                        && let Ok(header) = Header::parse(datagram)
-                    {
-                        core.note_copy(LaneId(header.lane.into()));
-                    }
-                    if let Some(count) = counts.wan_rejects.get_mut(rejected.index()) {
-                        *count += 1;
-                    }
-                }
-            }
-        })
-    }
-
-    /// Notes what the kernel dropped. That is only told in reports, so it is asked before one and
-    /// before an observation: a system call for each batch would be too many.
-    fn note_overrun(&mut self) {
-        self.core.note_overrun(self.bulk.take_overrun());
-    }
-
+    /// Peers take turns, packet by packet.
     fn send_lan(&mut self, now: Instant) -> usize {
-        let Self { lan, core, counts, .. } = self;
+        let Self { lan, peers, turn, .. } = self;
         lan.send(2 * BUDGET, &mut |room| {
-            let len = core.poll_lan(now, room)?;
-            counts.lan_sent_bytes += len as u64;
-            Some(len)
-        })
-    }
-
-    fn send_wan(&mut self, now: Instant) -> usize {
-        if self.core.reports_on_path(now) {
-            self.note_overrun();
-        }
-        let Some(Session { sealer, max_packet, .. }) = &mut self.session else {
-            // What the last session left behind; nobody waits for it, but the socket would be
-            // polled for it.
-            return self.bulk.flush();
-        };
-        let mut sent = 0;
-        while sent < 2 * BUDGET {
-            let Some(room) = self.bulk.reserve(*max_packet + OVERHEAD) else {
-                if flush(&mut self.bulk, &mut self.core, &self.first) == 0 {
-                    break;
+            for _ in 0..peers.len() {
+                *turn = if *turn + 1 < peers.len() { *turn + 1 } else { 0 };
+                if let Some(len) = peers.get_mut(*turn).and_then(|peer| peer.poll_lan(now, room)) {
+                    return Some(len);
                 }
-                continue;
-            };
-            let Some(plaintext) = room.get_mut(HEADER..HEADER + *max_packet) else { break };
-            let Some(len) = self.core.poll_wan(now, plaintext) else { break };
-            // A probe may be longer than the interface carries, and takes nothing else with it.
-            let probes = len > self.core.wan_packet();
-            self.share.note(self.core.wire_bytes(len));
-            let LaneId(lane) = self.core.wan_lane();
-            let place = usize::from(lane);
-            // There are no more lanes than fit; one that does not exist is refused.
-            match sealer.seal(u8::try_from(lane).unwrap_or(u8::MAX), room, len) {
-                Ok(sealed) if probes => self.bulk.commit_alone(place, sealed, self.peer),
-                Ok(sealed) => self.bulk.commit_on(place, sealed, self.peer),
-                Err(_) => self.counts.seal_failures += 1,
             }
-            sent += 1;
-        }
-        flush(&mut self.bulk, &mut self.core, &self.first);
-        self.core.set_full_lanes(self.bulk.full_lanes());
-        if let Some(rate) = self.share.settle(self.core.held_from(), now) {
-            self.core.set_rate(rate);
-        }
-        sent
+            None
+        })
     }
 
     /// To hosts that were not spoken to lately, too.
@@ -574,71 +316,62 @@ impl<O: Observer> Worker<O> {
     }
 
     fn observe(&mut self) {
-        self.note_overrun();
-        self.follow_marks();
-        // The kernel says twice of what it holds.
-        self.rest.set_path(self.core.rtt(), self.bulk.socket_buffers().receive / 2);
-        self.observer.observe(&mut self.core, &self.counts, &self.bulk, &self.lan, self.session.is_some());
+        let Self { peers, lan, rest, .. } = self;
+        peers.iter_mut().for_each(|peer| peer.observe(lan));
+        // The nearest peer is to be answered in time, and the smallest buffer must not overflow.
+        if let Some(rtt) = peers.iter().map(PeerSide::rtt).min() {
+            rest.set_path(rtt, peers.iter().map(PeerSide::receive_buffer).min().unwrap_or(0));
+        }
     }
 
     /// Returns the arrivals so far that would each have woken the thread: datagrams, or several
     /// that came as one.
     fn arrivals(&self) -> u64 {
-        self.bulk.stats().received_batches + self.lan.received_batches()
+        self.peers.iter().map(PeerSide::arrivals).sum::<u64>() + self.lan.received_batches()
     }
 
     /// Until there is something to do; what there is. `amid`: something had come.
     fn sleep(&mut self, amid: bool) -> io::Result<Ready> {
-        self.counts.sleeps += 1;
+        if let Some(peer) = self.peers.first_mut() {
+            peer.note_sleep();
+        }
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
-        let is_blocked = self.bulk.backlog() > 0 && self.bulk.full_lanes() == 0;
-        let until = wake_at(self.core.next_timeout(now), house, is_blocked, now);
+        let until = self.peers.iter().map(|peer| peer.wake_at(house, now)).min().unwrap_or(house);
         let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);
-        let rest = self.rest.before_sleeping(self.core.handed_over(), now);
+        let handed_over = self.peers.iter().map(PeerSide::handed_over).sum();
+        let rest = self.rest.before_sleeping(handed_over, now);
         if let Some(rest) = rest.filter(|_| amid) {
             poll(&mut [wakeup()], Some(timeout.min(rest)))?;
             self.rest.woken(self.arrivals(), Instant::now());
             return Ok(Ready::ALL);
         }
-        let bulk = PollFd::from_borrowed_fd(self.bulk.fd(), PollFlags::IN);
         let lan = PollFd::from_borrowed_fd(self.lan.fd(), PollFlags::IN);
+        let bulks = self.peers.iter().map(|peer| (peer.bulk_fd(), PollFlags::IN));
         // Lanes beyond the first receive nothing, and are polled only while they are blocked.
-        let blocked = self.bulk.blocked_fds().chain(self.lan.blocked_fd()).zip(iter::repeat(PollFlags::OUT));
+        let blocked =
+            self.lan.blocked_fd().into_iter().chain(self.peers.iter().flat_map(PeerSide::blocked_fds));
+        let blocked = blocked.zip(iter::repeat(PollFlags::OUT));
         let ways = self.lan.ways_fd().zip(Some(PollFlags::IN));
         let mut fds: [_; MOST_POLLED] = array::from_fn(|_| wakeup());
         let mut watched = 1;
-        let more = [bulk, lan]
-            .into_iter()
-            .chain(blocked.chain(ways).map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
-        for (place, fd) in fds.iter_mut().skip(watched).zip(more) {
+        let more = bulks.chain(ways).chain(blocked).map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags));
+        let mut more = iter::once(lan).chain(more);
+        for (place, fd) in fds.iter_mut().skip(watched).zip(more.by_ref()) {
             *place = fd;
             watched += 1;
         }
+        // Lanes of several peers may be more than there is room for: they are looked at again soon.
+        let timeout = if more.next().is_some() { timeout.min(BLOCKED) } else { timeout };
         poll(fds.get_mut(..watched).unwrap_or_default(), Some(timeout))?;
-        let [orders, wan, lan, ..] = fds.map(|fd| !fd.revents().is_empty());
+        let mut came = fds.iter().map(|fd| !fd.revents().is_empty());
+        let (orders, lan) = (came.next().unwrap_or(true), came.next().unwrap_or(true));
+        let wan = came
+            .take(self.peers.len())
+            .enumerate()
+            .fold(0, |bits, (nth, came)| bits | u32::from(came) << nth);
         self.rest.woken(self.arrivals(), Instant::now());
         Ok(Ready { orders, lan, wan })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_due_and_cannot_be_sent_does_not_keep_it_awake() {
-        let now = Instant::now();
-        let house = now + OBSERVE_EVERY;
-        let past = now.checked_sub(Duration::from_millis(3)).unwrap_or(now);
-        assert_eq!(wake_at(Some(past), house, true, now), now + BLOCKED);
-        assert_eq!(wake_at(Some(past), house, false, now), now);
-        for is_blocked in [false, true] {
-            let later = now + 2 * BLOCKED;
-            assert_eq!(wake_at(Some(later), house, is_blocked, now), later);
-            assert_eq!(wake_at(None, house, is_blocked, now), house);
-            assert_eq!(wake_at(Some(house + BLOCKED), house, is_blocked, now), house);
-        }
     }
 }

@@ -90,6 +90,12 @@ impl Renewal {
         }
     }
 
+    /// The same towards another peer than the first, which tells of what is the same for all.
+    #[must_use]
+    pub fn of_another_peer(self) -> Self {
+        Self { outlook: Outlook::of_peer_alone(), ..self }
+    }
+
     /// Reads the gateway file's `peer.revoked` and the three files of the identity, and judges
     /// them. Nothing is in force yet.
     ///

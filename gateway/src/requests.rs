@@ -24,6 +24,45 @@ pub struct Answer {
     pub identity: Vec<String>,
 }
 
+impl Answer {
+    /// Puts the answers for several peers together; one at least. What is the same is told once.
+    pub(crate) fn of_all(answers: Vec<Self>) -> Self {
+        let mut answers = answers.into_iter();
+        let Some(mut all) = answers.next() else { return Self::too_late() };
+        for Self { adopted, file, generation, differences, problems, identity } in answers {
+            if all.adopted && !adopted {
+                // The one that was refused is what matters.
+                all.file = file;
+            }
+            all.adopted &= adopted;
+            all.generation = all.generation.max(generation);
+            let news = |all: &[String], line: &String| !all.contains(line);
+            let (more, changes): (Vec<_>, Vec<_>) = (
+                differences.into_iter().filter(|line| news(&all.differences, line)).collect(),
+                identity.into_iter().filter(|line| news(&all.identity, line)).collect(),
+            );
+            all.differences.extend(more);
+            all.identity.extend(changes);
+            if !all.problems.contains(&problems) {
+                all.problems += &problems;
+            }
+        }
+        all
+    }
+
+    /// The answer of a gateway that is stopping.
+    fn too_late() -> Self {
+        Self {
+            adopted: false,
+            file: None,
+            generation: 0,
+            differences: Vec::new(),
+            problems: "the gateway is stopping\n".to_owned(),
+            identity: Vec::new(),
+        }
+    }
+}
+
 impl fmt::Display for Answer {
     /// Some lines for a terminal, without the problems.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,5 +106,34 @@ impl Requests {
         let (reply, answer) = oneshot::channel();
         self.0.send(reply).await.ok()?;
         answer.await.ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(adopted: bool, file: &str, generation: u64, differences: &[&str], problems: &str) -> Answer {
+        Answer {
+            adopted,
+            file: Some(file.into()),
+            generation,
+            differences: differences.iter().map(|line| (*line).to_owned()).collect(),
+            problems: problems.to_owned(),
+            identity: vec!["certificate 1".to_owned()],
+        }
+    }
+
+    #[test]
+    fn of_several_peers_what_is_the_same_is_told_once_and_a_refusal_counts() {
+        let all = Answer::of_all(vec![
+            answer(true, "policy", 2, &["x: sr -> xor"], ""),
+            answer(true, "policy", 2, &["x: sr -> xor"], ""),
+            answer(false, "other", 1, &[], "bad\n"),
+        ]);
+        assert_eq!(all, answer(false, "other", 2, &["x: sr -> xor"], "bad\n"));
+        let one = answer(true, "policy", 3, &["a", "b"], "warning\n");
+        assert_eq!(Answer::of_all(vec![one.clone(), one.clone()]), one);
+        assert!(!Answer::of_all(Vec::new()).adopted);
     }
 }

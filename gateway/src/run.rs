@@ -6,14 +6,15 @@ mod patience;
 mod publisher;
 #[cfg(test)]
 mod strangers;
+mod supervisor;
 mod telling;
 mod workers;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,37 +25,36 @@ pub use patience::remedy;
 use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
-use session::control::{self, Command, Control, DownReason, Event, StartError};
+use session::control::{self, Control, StartError};
 use session::identity::{Identity, IdentityError, SerialNumber};
 use session::key_log::KeyLog;
-use session::message::{Ciphers, GoodbyeReason, Pairing};
+use session::message::{Ciphers, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
-use splice::{SessionEnd, Settings};
-use telling::Telling;
+use splice::Settings;
+use supervisor::{PART, Stop, Supervisor, pulsing};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
-use workers::{WorkerResources, Workers};
+use workers::{PeerResources, Threads, WorkerResources};
 
 use crate::admin::{Admin, Doors, Serving};
 use crate::cells::Cells;
 use crate::choose::PathSnapshot;
+use crate::events::EventLog;
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::{Lan, MAX_PACKET};
-use crate::logs::printable;
-use crate::plane::Share;
+use crate::plane::{PeerAddress, Share};
 use crate::recorder::Recorder;
-use crate::reload::{Reloader, reload_all};
-use crate::renewal::{Renewal, Stamp};
-use crate::requests::{Reloads, Requests};
+use crate::renewal::Stamp;
+use crate::requests::{Answer, Reloads, Requests};
 use crate::service::Notifier;
 use crate::steering::{self, Key, Part};
-use crate::telemetry::{Limits, SessionState, Telemetry, Validity};
+use crate::telemetry::{Limits, Telemetry};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
 const _: () =
@@ -117,8 +117,8 @@ pub enum RunError {
 pub struct Files {
     /// The gateway file.
     pub gateway: config::Gateway,
-    /// The policy file's classes, or the default.
-    pub policy: config::Policy,
+    /// The classes of the policy towards each peer, in the gateway file's order.
+    pub policies: Vec<config::Policy>,
     /// The gateway file's path, to read it again.
     pub path: PathBuf,
     /// The admin listener's socket and token, opened before privileges are given up.
@@ -141,62 +141,125 @@ pub async fn run(
     reloads: Reloads,
     notifier: &Arc<Notifier>,
 ) -> Result<(), RunError> {
-    let Files { gateway, policy, path, doors, key_log } = files;
+    let Files { gateway, policies, path, doors, key_log } = files;
     let stamp = Stamp::of(&gateway.identity);
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
-    let patience = gateway.peer.dead_after.get();
-    let telemetry = Telemetry::new(Instant::now()).with_limits(limits(&gateway), patience);
-    let telemetry = Arc::new(telemetry);
-    let threads = gateway.data_plane.threads;
-    let flows: Vec<_> = Part::all(threads).map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
-    let teller = Teller { notifier, telemetry: &telemetry };
-    let bind = || Ok(Control::bind(control_config(&gateway, (&identity, &key_log), &flows, &telemetry))?);
-    let Some(control) = patience::until_there(&mut stop, &teller, bind).await? else { return Ok(()) };
+    let events = EventLog::default();
+    let log_of =
+        |peer: &str| if gateway.others.is_empty() { EventLog::default() } else { events.about(peer) };
+    let towards = |(view, policy): (config::Gateway, Policy)| {
+        let log = log_of(&view.peer.name);
+        Towards::new(view, policy, log)
+    };
+    let peers: Vec<_> = gateway.views().into_iter().zip(policies).map(towards).collect();
+    let telemetries: Vec<_> = peers.iter().map(|peer| Arc::clone(&peer.telemetry)).collect();
+    let teller = Teller { notifier, telemetries: &telemetries };
+    let bind = || bind_controls(&gateway, &peers, (&identity, &key_log));
+    let Some(controls) = patience::until_there(&mut stop, &teller, bind).await? else { return Ok(()) };
     let Some((mut guard, lans)) = local_side(&gateway, &mut stop, &teller).await? else { return Ok(()) };
-    let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
-    // The very same for all threads and the chooser: that is how orders tell for which policy they
-    // are.
-    let shared = Arc::new(policy.clone());
-    let settings = settings(&gateway, &shared, lan_mtu);
-    let recorder = Arc::new(Recorder::default());
-    let cells = Arc::new(Cells::new(&policy));
-    let nothing = PathSnapshot::nothing(Arc::clone(&shared), cells);
-    let bulks = open_bulk(&gateway)?;
-    let shares = Share::all(settings.rate, threads, Instant::now());
-    let mut resources = Vec::new();
-    let sockets = lans.into_iter().zip(bulks).zip(shares);
-    for ((part, flows), ((lan, bulk), share)) in Part::all(threads).zip(&flows).zip(sockets) {
-        let first_lane = usize::from(part.thread) * usize::from(gateway.wan.lanes);
-        let publisher =
-            Publisher::new(part, first_lane, &telemetry, &recorder, flows.clone(), nothing.clone());
-        resources.push(WorkerResources { part, lan, bulk, share, publisher });
+    let resources = resources(&gateway, &peers, lans)?;
+    let sightings: Vec<Vec<_>> = (0..peers.len())
+        .map(|nth| resources.iter().filter_map(|thread| thread.peers.get(nth)).map(sightings_of).collect())
+        .collect();
+    let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
+    let mut choosers = Vec::new();
+    for ((workers, sightings), telemetry) in workers.iter().zip(sightings).zip(&telemetries) {
+        choosers.push(workers.choose(sightings, Arc::clone(telemetry))?);
     }
-    let sighted = resources.iter().map(|resources| resources.publisher.sightings()).collect();
-    let busy_poll = gateway.data_plane.busy_poll.get();
-    let workers = Workers::start(&settings, resources, gateway.peer.bulk_address(), busy_poll)?;
-    let chooser = workers.choose(sighted, Arc::clone(&telemetry))?;
-    let (admin, listener) =
-        listen(&gateway, doors, &policy, &telemetry, &flows, recorder, requests.clone()).await?;
-    let version = env!("CARGO_PKG_VERSION");
-    telemetry.events().push("started", &format!("version {version}"));
-    info!(version, site = gateway.site.name, peer = gateway.peer.name, "gateway started");
-    notifier.status(&format!("running: site {}, peer {}", gateway.site.name, gateway.peer.name));
-    notifier.ready(&telemetry);
-    let times = Times { drain: gateway.limits.drain.get(), dead_after: gateway.peer.dead_after.get() };
-    let renewal = Renewal::new(path, &gateway, (identity, stamp), control.renewal(), Arc::clone(&telemetry));
-    let telling = Telling::new(gateway.wan.listen, gateway.peer.address);
-    let reloading = (Reloader::new(gateway, policy, Arc::clone(&telemetry), admin), renewal, reloads);
-    let ended =
-        supervise(control, &workers, &telemetry, &flows, reloading, (&mut guard, telling), times, stop).await;
-    drop(chooser);
-    close(workers, guard, listener).await?;
+    let (admins, listener) = listen(&gateway, doors, &peers, requests.clone()).await?;
+    tell_start(&gateway, &telemetries, notifier);
+    let (stopping, stopped) = watch::channel(Stop::No);
+    let (mut tasks, mut asks) = (JoinSet::new(), Vec::new());
+    let mut admins = admins.into_iter();
+    for (nth, ((peer, control), workers)) in peers.into_iter().zip(controls).zip(workers).enumerate() {
+        let (ask, asked) = async_mpsc::channel(1);
+        asks.push(ask);
+        let renewal = (path.clone(), (identity.clone(), stamp.clone()));
+        let place = (!gateway.others.is_empty()).then_some(nth);
+        let supervisor = Supervisor::new(peer, control, workers, renewal, admins.next(), place);
+        tasks.spawn(supervisor.run(asked, stopped.clone()));
+    }
+    let mut ended = watch_over(&threads, &mut tasks, (&mut guard, &telemetries), (reloads, asks), stop).await;
+    stopping.send_replace(if ended.is_ok() { Stop::Drain } else { Stop::AtOnce });
+    let rest = async {
+        while let Some(task) = tasks.join_next().await {
+            let task = task.unwrap_or(Err(RunError::PlaneEnded));
+            ended = std::mem::replace(&mut ended, Ok(())).and(task);
+        }
+    };
+    pulsing(&telemetries, rest).await;
+    drop(choosers);
+    close(threads, guard, listener).await?;
     ended
 }
 
+/// Looks after everything until it is time to stop. From then on who asks for a reload hears that
+/// it is too late.
+async fn watch_over(
+    threads: &Threads,
+    tasks: &mut JoinSet<Result<(), RunError>>,
+    (guard, telemetries): (&mut Guarding, &[Arc<Telemetry>]),
+    (mut reloads, asks): (Reloads, Vec<async_mpsc::Sender<oneshot::Sender<Answer>>>),
+    mut stop: oneshot::Receiver<()>,
+) -> Result<(), RunError> {
+    let mut watchdog = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            _ = &mut stop => return Ok(()),
+            Some(ended) = tasks.join_next() => return ended.unwrap_or(Err(RunError::PlaneEnded)),
+            Some(reply) = reloads.recv() => {
+                // Whoever asked may not have waited.
+                let _ = reply.send(reload_at_all(&asks).await);
+            }
+            _ = watchdog.tick() => {
+                if threads.has_ended() {
+                    return Err(RunError::PlaneEnded);
+                }
+                if let Some(telemetry) = telemetries.first() {
+                    guard.look(telemetry).await;
+                }
+            }
+        }
+    }
+}
+
+fn sightings_of(peer: &PeerResources) -> watch::Receiver<PathSnapshot> {
+    peer.publisher.sightings()
+}
+
+fn tell_start(gateway: &config::Gateway, telemetries: &[Arc<Telemetry>], notifier: &Arc<Notifier>) {
+    let version = env!("CARGO_PKG_VERSION");
+    let names: Vec<&str> = gateway.peers().map(|peer| peer.name.as_str()).collect();
+    let peer = names.join(", ");
+    if let Some(telemetry) = telemetries.first() {
+        telemetry.events().push("started", &format!("version {version}"));
+    }
+    info!(version, site = gateway.site.name, peer, "gateway started");
+    notifier.status(&format!("running: site {}, peer {peer}", gateway.site.name));
+    notifier.ready(telemetries);
+}
+
+/// Has the files read again for each peer, and puts the answers together.
+async fn reload_at_all(asks: &[async_mpsc::Sender<oneshot::Sender<Answer>>]) -> Answer {
+    // All at once: whoever asks waits for a few seconds only.
+    let mut waiting = Vec::new();
+    for ask in asks {
+        let (reply, answer) = oneshot::channel();
+        if ask.send(reply).await.is_ok() {
+            waiting.push(answer);
+        }
+    }
+    let mut answers = Vec::new();
+    for answer in waiting {
+        answers.extend(answer.await);
+    }
+    Answer::of_all(answers)
+}
+
 /// Ends the threads, and puts back what was changed on this machine.
-async fn close(workers: Workers, guard: Guarding, listener: Serving) -> Result<(), RunError> {
-    workers.stop().await?;
+async fn close(threads: Threads, guard: Guarding, listener: Serving) -> Result<(), RunError> {
+    threads.stop().await?;
     if let Some(guard) = guard.end().await {
         remove(guard).await?;
     }
@@ -205,25 +268,117 @@ async fn close(workers: Workers, guard: Guarding, listener: Serving) -> Result<(
     Ok(())
 }
 
-/// Serves admin, where the gateway file asks for it.
+/// One peer, before its supervisor runs.
+struct Towards {
+    /// The gateway as if it had no other peer.
+    gateway: config::Gateway,
+    policy: Policy,
+    telemetry: Arc<Telemetry>,
+    /// By thread.
+    flows: Vec<watch::Sender<Arc<[Pairing]>>>,
+    recorder: Arc<Recorder>,
+}
+
+impl Towards {
+    fn new(gateway: config::Gateway, policy: Policy, events: EventLog) -> Self {
+        let telemetry = Telemetry::new(Instant::now())
+            .with_limits(limits(&gateway), gateway.peer.dead_after.get())
+            .with_events(events);
+        let parts = Part::all(gateway.data_plane.threads);
+        let flows = parts.map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
+        Self { gateway, policy, telemetry: Arc::new(telemetry), flows, recorder: Arc::default() }
+    }
+}
+
+/// Opens the socket, or a socket for each of several peers on one port.
+fn bind_controls(
+    gateway: &config::Gateway,
+    peers: &[Towards],
+    identity: (&Identity, &Option<KeyLog>),
+) -> Result<Vec<Control>, RunError> {
+    let mut configs =
+        peers.iter().map(|peer| control_config(&peer.gateway, identity, &peer.flows, &peer.telemetry));
+    if let [_] = peers {
+        return configs.map(|config| Ok(Control::bind(config)?)).collect();
+    }
+    let address = gateway.wan.listen;
+    let sockets = steering::bind_for_peers(address, &peer_addresses(gateway), None)
+        .map_err(|source| StartError::Bind { address, source })?;
+    let sockets = sockets.into_iter().flatten();
+    sockets.zip(&mut configs).map(|(socket, config)| Ok(Control::on(socket, config)?)).collect()
+}
+
+fn peer_addresses(gateway: &config::Gateway) -> Vec<IpAddr> {
+    gateway.peers().map(|peer| peer.address.ip()).collect()
+}
+
+/// Makes the resources that each data-plane thread owns.
+fn resources(
+    gateway: &config::Gateway,
+    peers: &[Towards],
+    lans: Vec<Lan>,
+) -> Result<Vec<WorkerResources>, RunError> {
+    let threads = gateway.data_plane.threads;
+    let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
+    let mut threads: Vec<_> = Part::all(threads)
+        .zip(lans)
+        .map(|(part, lan)| WorkerResources { part, lan, peers: Vec::new() })
+        .collect();
+    for (nth, (peer, bulks)) in peers.iter().zip(open_bulk(gateway, peers)?).enumerate() {
+        // The very same for all threads and the chooser: that is how orders tell for which policy
+        // they are.
+        let shared = Arc::new(peer.policy.clone());
+        let settings = settings(&peer.gateway, &shared, lan_mtu);
+        let cells = Arc::new(Cells::new(&peer.policy));
+        let nothing = PathSnapshot::nothing(Arc::clone(&shared), cells);
+        let shares = Share::all(settings.rate, gateway.data_plane.threads, Instant::now());
+        let to = PeerAddress {
+            name: peer.gateway.peer.name.clone(),
+            bulk: peer.gateway.peer.bulk_address(),
+            remote: peer.gateway.lan.remote.clone(),
+            max_packet: settings.max_packet,
+        };
+        let each = threads.iter_mut().zip(&peer.flows).zip(bulks).zip(shares);
+        for (((thread, flows), bulk), share) in each {
+            let first_lane = usize::from(thread.part.thread) * usize::from(gateway.wan.lanes);
+            let publisher = Publisher::new(
+                thread.part,
+                nth == 0,
+                first_lane,
+                &peer.telemetry,
+                &peer.recorder,
+                flows.clone(),
+                nothing.clone(),
+            );
+            let (to, settings) = (to.clone(), settings.clone());
+            thread.peers.push(PeerResources { to, settings, bulk, share, publisher });
+        }
+    }
+    Ok(threads)
+}
+
+/// Serves admin, where the gateway file asks for it. Returns what answers for each peer.
 async fn listen(
     gateway: &config::Gateway,
     doors: Doors,
-    policy: &Policy,
-    telemetry: &Arc<Telemetry>,
-    flows: &[watch::Sender<Arc<[Pairing]>>],
-    recorder: Arc<Recorder>,
+    peers: &[Towards],
     requests: Requests,
-) -> Result<(Option<Arc<Admin>>, Serving), RunError> {
-    let Some(config) = &gateway.admin else { return Ok((None, Serving::new())) };
+) -> Result<(Vec<Arc<Admin>>, Serving), RunError> {
+    let Some(config) = &gateway.admin else { return Ok((Vec::new(), Serving::new())) };
     let address = config.listen;
     let listener = TcpListener::bind(address).await.map_err(|source| RunError::Admin { address, source })?;
-    let shown = flows.iter().map(watch::Sender::subscribe).collect();
-    let admin = Admin::new(gateway, policy, Arc::clone(telemetry), recorder, requests, Instant::now());
     let (socket, token) = doors.into_parts();
-    let admin = Arc::new(admin.with_flows(shown).with_token(token));
+    let admin_of = |peer: &Towards| {
+        let Towards { gateway, policy, telemetry, flows, recorder } = peer;
+        let (telemetry, recorder) = (Arc::clone(telemetry), Arc::clone(recorder));
+        let shown = flows.iter().map(watch::Sender::subscribe).collect();
+        Admin::new(gateway, policy, telemetry, recorder, requests.clone(), Instant::now()).with_flows(shown)
+    };
+    let others: Vec<_> = peers.iter().skip(1).map(|peer| Arc::new(admin_of(peer))).collect();
+    let Some(first) = peers.first() else { return Ok((Vec::new(), Serving::new())) };
+    let admin = Arc::new(admin_of(first).with_token(token).with_others(others.clone()));
     let serving = admin.start(listener.into(), socket).map_err(RunError::System)?;
-    Ok((Some(admin), serving))
+    Ok((std::iter::once(admin).chain(others).collect(), serving))
 }
 
 /// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to
@@ -293,156 +448,6 @@ async fn remove(guard: Guard) -> Result<(), RunError> {
     }
 }
 
-/// How long the end of things is waited for.
-struct Times {
-    /// That of flows, when the gateway stops.
-    drain: Duration,
-    /// That of a session whose peer is silent.
-    dead_after: Duration,
-}
-
-/// Passes the sessions that control finds on to the data plane, and the policies that are asked
-/// for, until it is time to stop.
-#[expect(clippy::too_many_arguments, reason = "each is another part of the one gateway")]
-async fn supervise(
-    control: Control,
-    workers: &Workers,
-    telemetry: &Telemetry,
-    flows: &[watch::Sender<Arc<[Pairing]>>],
-    (mut reloader, mut renewal, mut reloads): (Reloader, Renewal, Reloads),
-    (guard, mut telling): (&mut Guarding, Telling),
-    Times { drain, dead_after }: Times,
-    mut stop: oneshot::Receiver<()>,
-) -> Result<(), RunError> {
-    let (events_in, mut events) = async_mpsc::channel(16);
-    let (commands, commands_out) = async_mpsc::channel(4);
-    let control = tokio::spawn(control.run(events_in, commands_out));
-    let mut watchdog = tokio::time::interval(Duration::from_secs(1));
-    let ended = loop {
-        tokio::select! {
-            _ = &mut stop => break Ok(()),
-            event = events.recv() => match event {
-                Some(event) => handle_event(event, workers, telemetry, flows, dead_after).await,
-                None => break Ok(()),
-            },
-            Some(reply) = reloads.recv() => {
-                let adopt = async |policy, cells| workers.adopt(policy, cells).await;
-                let answer = reload_all(&mut renewal, &mut reloader, adopt).await;
-                // Whoever asked may not have waited.
-                let _ = reply.send(answer);
-            }
-            _ = watchdog.tick() => {
-                if workers.has_ended() {
-                    break Err(RunError::PlaneEnded);
-                }
-                telling.look(telemetry, Instant::now());
-                guard.look(telemetry).await;
-                renewal.look().await;
-                telemetry.pulse();
-            }
-        }
-    };
-    // From here on who asks hears that it is too late.
-    drop(reloads);
-    if ended.is_ok() {
-        telemetry.session(SessionState::Draining, None, Instant::now());
-        info!(within = ?drain, "stopping: no new flows, those there may finish");
-        pulsing(telemetry, wind_up(workers, drain)).await;
-    }
-    let parted = workers.await_shutdown(Instant::now() + PART);
-    // If control is gone, so is whoever would hear it.
-    let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
-    events.close();
-    if control.await.is_err() {
-        warn!("the control connection did not end cleanly");
-    }
-    if ended.is_ok() {
-        // Who has not heard of it by then goes without.
-        parted.all().await;
-    }
-    ended
-}
-
-/// Lets flows finish, and ends those that are left.
-async fn wind_up(workers: &Workers, drain: Duration) {
-    if !workers.drain(Instant::now() + drain).await {
-        warn!("flows were still busy at the end of the drain time; they end in errors");
-    }
-    workers.down(SessionEnd::Closed).await;
-}
-
-/// Waits for an end that may take long, and shows all the while that somebody does.
-async fn pulsing(telemetry: &Telemetry, end: impl Future<Output = ()>) {
-    let mut end = pin!(end);
-    let mut pulses = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        tokio::select! {
-            () = &mut end => return,
-            _ = pulses.tick() => telemetry.pulse(),
-        }
-    }
-}
-
-/// How long programs have to hear that their flows are over. Where a target has not answered since
-/// a rest, only what a requester comes back to three times can be refused: two timeouts of its NIC,
-/// of half a second each, and some tries of ours.
-const PART: Duration = Duration::from_secs(3);
-
-async fn handle_event(
-    event: Event,
-    workers: &Workers,
-    telemetry: &Telemetry,
-    flows: &[watch::Sender<Arc<[Pairing]>>],
-    dead_after: Duration,
-) {
-    match event {
-        Event::Up(session) => {
-            let (resumes, site) = (session.resumes, session.peer.site.clone());
-            telemetry.session_up(resumes, Instant::now());
-            let peer = &session.peer;
-            telemetry.set_expiry(Validity::Peer, peer.valid_until);
-            telemetry.set_peer_build(&peer.build);
-            let text = format!(
-                "with {} at {}, version {}, certificate {}",
-                peer.site,
-                peer.address,
-                if peer.build.is_empty() { "unknown" } else { &peer.build },
-                peer.certificate.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
-            );
-            telemetry.events().push("session_up", &text);
-            let flows: usize = workers.up(*session).all().await.iter().sum();
-            if resumes {
-                info!(peer = site, flows, "the session goes on; so many flows waited for it");
-            }
-        }
-        Event::Lost(reason) => {
-            let why = printable(&reason.to_string());
-            // Keys that are used up, or of a certificate that is revoked, serve no more.
-            let is_over = matches!(reason, DownReason::Spent | DownReason::Revoked);
-            let patience = (!is_over).then_some(dead_after);
-            let (known, waiting) = workers.lost(patience).await;
-            warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
-            telemetry.events().push("session_lost", &format!("{why}; {waiting} flows wait for it to go on"));
-            telemetry.session(SessionState::Lost, Some(why), Instant::now());
-            for (flows, known) in flows.iter().zip(known) {
-                flows.send_replace(known);
-            }
-        }
-        Event::Down(reason) => {
-            let why = printable(&reason.to_string());
-            let open: u64 = telemetry.snapshot(Instant::now()).flows.iter().sum();
-            telemetry.events().push("session_lost", &format!("{why}; {open} flows were open"));
-            telemetry.session(SessionState::Connecting, Some(why), Instant::now());
-            let end = if reason.ends_flows() { SessionEnd::Closed } else { SessionEnd::Lost };
-            // Until its flows have ended, no new session may begin. What the plane last showed of
-            // them may lack the youngest.
-            for (flows, known) in flows.iter().zip(workers.down(end).await) {
-                flows.send_replace(known);
-            }
-        }
-    }
-}
-
 fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
     let allowed: Vec<_> = allowed
         .iter()
@@ -483,10 +488,12 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> 
     }
 }
 
-/// Returns the bytes of memory that a gateway of these files takes at most.
+/// Returns the bytes of memory that a gateway of these files takes at most. `policy`: that which
+/// the gateway file names for all peers.
 #[must_use]
 pub fn most_memory(gateway: &config::Gateway, policy: &Policy) -> usize {
-    settings(gateway, &Arc::new(policy.clone()), MAX_PACKET).most_memory()
+    let policy = Arc::new(policy.clone());
+    gateway.views().iter().map(|view| settings(view, &policy, MAX_PACKET).most_memory()).sum()
 }
 
 /// Keeps other gateways of this machine, or of its network name space, off the interface for as
@@ -548,29 +555,38 @@ fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError> {
     Ok(mtu)
 }
 
-/// For each data-plane thread.
-fn open_bulk(gateway: &config::Gateway) -> Result<Vec<Bulk>, RunError> {
+/// For each peer, and for each data-plane thread. Peers share the ports.
+fn open_bulk(gateway: &config::Gateway, peers: &[Towards]) -> Result<Vec<Vec<Bulk>>, RunError> {
     let (wan, threads) = (&gateway.wan, gateway.data_plane.threads);
     let address = wan.bulk_listen();
-    // Marks tell of congestion where somebody answers to them.
-    let adaptive = gateway.peer.congestion == Congestion::Adaptive;
-    let ecn = adaptive.then_some(EcnCodepoint::Ect0);
-    let config = BulkConfig { gso: wan.gso, ecn, ..BulkConfig::default() };
     let failed = |address| move |source| RunError::Bulk { address, source };
-    let sockets = steering::bind(address, threads, Key::Sender).map_err(failed(address))?;
-    let mut bulks = Vec::new();
-    for (part, socket) in Part::all(threads).zip(sockets) {
-        let mut bulk = Bulk::from_socket(socket, config).map_err(failed(address))?;
-        let mut lanes = wan.lanes_of(part.thread);
-        // All receive by the same port; the first thread also sends by it.
-        match part.thread {
-            0 => drop(lanes.next()),
-            _ => bulk = bulk.without_lanes(),
+    let is_one = peers.len() < 2;
+    let sockets = match is_one {
+        true => steering::bind(address, threads, Key::Sender).map(|sockets| vec![sockets]),
+        false => steering::bind_for_peers(address, &peer_addresses(gateway), Some(threads)),
+    };
+    let mut all = Vec::new();
+    for (nth, (peer, sockets)) in peers.iter().zip(sockets.map_err(failed(address))?).enumerate() {
+        // Marks tell of congestion where somebody answers to them.
+        let adaptive = peer.gateway.peer.congestion == Congestion::Adaptive;
+        let ecn = adaptive.then_some(EcnCodepoint::Ect0);
+        let config = BulkConfig { gso: wan.gso, ecn, ..BulkConfig::default() };
+        let mut bulks = Vec::new();
+        for (part, socket) in Part::all(threads).zip(sockets) {
+            let mut bulk = Bulk::from_socket(socket, config).map_err(failed(address))?;
+            let mut lanes = wan.lanes_of(part.thread);
+            // All receive by the same port; the first thread also sends by it.
+            match part.thread {
+                0 => drop(lanes.next()),
+                _ => bulk = bulk.without_lanes(),
+            }
+            for lane in lanes {
+                let socket = steering::bind_lane(lane, nth == 0, !is_one).map_err(failed(lane))?;
+                bulk.add_lane_by(socket).map_err(failed(lane))?;
+            }
+            bulks.push(bulk);
         }
-        for lane in lanes {
-            bulk.add_lane(lane).map_err(failed(lane))?;
-        }
-        bulks.push(bulk);
+        all.push(bulks);
     }
-    Ok(bulks)
+    Ok(all)
 }

@@ -78,14 +78,15 @@ impl Notifier {
     ///
     /// A gateway that waits for its interface is ready as well: it does all that it can, and what
     /// starts after it must not wait.
-    pub fn ready(self: &Arc<Self>, telemetry: &Arc<Telemetry>) {
+    /// `telemetries`: towards each peer.
+    pub fn ready(self: &Arc<Self>, telemetries: &[Arc<Telemetry>]) {
         if self.socket.is_some() && !self.is_ready.swap(true, Relaxed) {
-            let (notifier, telemetry) = (Arc::clone(self), Arc::clone(telemetry));
-            tokio::spawn(async move { notifier.attend(&telemetry).await });
+            let (notifier, telemetries) = (Arc::clone(self), telemetries.to_vec());
+            tokio::spawn(async move { notifier.attend(&telemetries).await });
         }
     }
 
-    async fn attend(&self, telemetry: &Telemetry) {
+    async fn attend(&self, telemetries: &[Arc<Telemetry>]) {
         while !self.tell("READY=1") {
             sleep(RETRY).await;
         }
@@ -95,13 +96,13 @@ impl Notifier {
         let mut progress = Progress::default();
         loop {
             looks.tick().await;
-            self.look(telemetry, &mut progress);
+            self.look(telemetries, &mut progress);
         }
     }
 
     /// Feeds the watchdog if all threads have done something since it was fed last.
-    fn look(&self, telemetry: &Telemetry, progress: &mut Progress) {
-        if progress.has_moved(telemetry.pulses()) {
+    fn look(&self, telemetries: &[Arc<Telemetry>], progress: &mut Progress) {
+        if progress.has_moved(telemetries.iter().flat_map(|telemetry| telemetry.pulses()).collect()) {
             // Without room, the last ones wait there unread.
             self.tell("WATCHDOG=1");
         }
@@ -173,11 +174,11 @@ mod tests {
     #[test]
     fn the_watchdog_is_fed_while_all_threads_make_progress() {
         let (socket, notifier) = manager("fed");
-        let telemetry = Telemetry::new(Instant::now());
+        let telemetry = Arc::new(Telemetry::new(Instant::now()));
         let (one, other) = (telemetry.plane(), telemetry.plane());
         let mut progress = Progress::default();
         let mut look = || {
-            notifier.look(&telemetry, &mut progress);
+            notifier.look(std::slice::from_ref(&telemetry), &mut progress);
             heard(&socket)
         };
         assert!(look().is_empty(), "nobody has done anything yet");
@@ -221,7 +222,7 @@ mod tests {
         let mut said = Vec::new();
         for _ in 0..2 {
             notifier.status("waiting for eth1\nREADY=0");
-            notifier.ready(&telemetry);
+            notifier.ready(std::slice::from_ref(&telemetry));
         }
         while said.iter().filter(|word| *word == "WATCHDOG=1").count() < 3 {
             telemetry.pulse_waiting();

@@ -182,6 +182,12 @@ impl Telemetry {
         Self { limits, liveness: Mutex::new(Liveness::new(patience)), ..self }
     }
 
+    /// The same with a log of events that it shares with those of other peers.
+    #[must_use]
+    pub fn with_events(self, events: EventLog) -> Self {
+        Self { events, ..self }
+    }
+
     fn expiries_of(&self, whose: Validity) -> &AtomicU64 {
         let [own, peer, authority] = &self.expiries;
         match whose {

@@ -32,6 +32,7 @@ const MAY: [(&str, &[&str]); 17] = [
         "gateway",
         &[
             "config",
+            "link-emulator",
             "linksim",
             "reliability",
             "roce",

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ipnet::IpNet;
 
-use super::{DataPlane, Lan, LanMode, Limits, Peer, Site, Wan};
+use super::{DataPlane, Gateway, Lan, LanMode, Limits, Peer, Site, Wan};
 use crate::problem::Sink;
 use crate::units::ByteSize;
 
@@ -13,6 +13,7 @@ use crate::units::ByteSize;
 pub(super) type Placed<T> = (T, Range<usize>);
 pub(super) struct PlacedLan {
     pub(super) value: Lan,
+    pub(super) local: Vec<Placed<IpNet>>,
     pub(super) listen: Range<usize>,
     pub(super) hosts: Range<usize>,
 }
@@ -25,6 +26,8 @@ pub(super) struct PlacedWan {
 
 pub(super) struct PlacedPeer {
     pub(super) value: Peer,
+    /// `peer.remote`; empty in `[peer]`.
+    pub(super) remote: Vec<Placed<IpNet>>,
     pub(super) name: Range<usize>,
     pub(super) address: Range<usize>,
 }
@@ -34,10 +37,40 @@ pub(super) fn check(
     site: Option<&Placed<Site>>,
     lan: Option<&PlacedLan>,
     wan: Option<&PlacedWan>,
-    peer: Option<&PlacedPeer>,
+    peers: &[PlacedPeer],
     plane: &Placed<DataPlane>,
 ) {
-    if let (Some((site, _)), Some(peer)) = (site, peer)
+    let (DataPlane { threads, .. }, _) = plane;
+    for (index, peer) in peers.iter().enumerate() {
+        own_name(sink, site, peer);
+        let earlier = peers.get(..index).unwrap_or_default();
+        earlier.iter().for_each(|earlier| same_peer(sink, earlier, peer));
+        let ports = [peer.value.address.port(), peer.value.bulk_address().port()];
+        roce_port(sink, "peer.address", &peer.address, &ports);
+        if let Some(wan) = wan {
+            peer_address(sink, &wan.value, *threads, peer);
+        }
+        if let Some(lan) = lan {
+            inside_remote(sink, lan, peer.value.address.ip(), &peer.address, "peer.address");
+        }
+    }
+    if let Some(wan) = wan {
+        lanes(sink, wan, plane);
+    }
+    if let Some(wan) = wan {
+        others_ports(sink, wan, *threads);
+    }
+    if let (Some(lan), Some(wan)) = (lan, wan) {
+        inside_remote(sink, lan, wan.value.listen.ip(), &wan.listen, "wan.listen");
+        lan_listen(sink, lan, &wan.value, *threads);
+    }
+    if let Some(lan) = lan {
+        local_hosts(sink, lan);
+    }
+}
+
+fn own_name(sink: &mut Sink, site: Option<&Placed<Site>>, peer: &PlacedPeer) {
+    if let Some((site, _)) = site
         && site.name == peer.value.name
     {
         let help = "the two sites need different names: the one that sorts first dials".to_owned();
@@ -48,33 +81,37 @@ pub(super) fn check(
             Some(help),
         );
     }
-    let (DataPlane { threads, .. }, _) = plane;
-    if let Some(wan) = wan {
-        lanes(sink, wan, plane);
+}
+
+/// Peers are told apart by their names, and their datagrams by the address that they come from.
+fn same_peer(sink: &mut Sink, earlier: &PlacedPeer, peer: &PlacedPeer) {
+    if earlier.value.name == peer.value.name {
+        let found = format!("found {:?} again", peer.value.name);
+        let help = "each [[peer]] is another site".to_owned();
+        sink.error(peer.name.clone(), "two [[peer]] have the same name", found, Some(help));
     }
-    if let Some(wan) = wan {
-        others_ports(sink, wan, *threads);
+    let address = peer.value.address.ip();
+    if earlier.value.address.ip() == address {
+        let help = "datagrams are told apart by the address that they come from: write another".to_owned();
+        let found = format!("found {address} again");
+        sink.error(peer.address.clone(), "two [[peer]] have the same address", found, Some(help));
     }
-    if let Some(peer) = peer {
-        roce_port(
-            sink,
-            "peer.address",
-            &peer.address,
-            &[peer.value.address.port(), peer.value.bulk_address().port()],
-        );
+}
+
+/// Each peer's share of the buffers is for all threads.
+pub(super) fn shares(sink: &mut Sink, gateway: &Gateway, span: &Range<usize>) {
+    if gateway.others.is_empty() {
+        return;
     }
-    if let (Some(wan), Some(peer)) = (wan, peer) {
-        peer_address(sink, &wan.value, *threads, peer);
-    }
-    if let (Some(lan), Some(wan)) = (lan, wan) {
-        inside_remote(sink, lan, wan.value.listen.ip(), &wan.listen, "wan.listen");
-        lan_listen(sink, lan, &wan.value, *threads);
-    }
-    if let (Some(lan), Some(peer)) = (lan, peer) {
-        inside_remote(sink, lan, peer.value.address.ip(), &peer.address, "peer.address");
-    }
-    if let Some(lan) = lan {
-        local_hosts(sink, lan);
+    let threads = gateway.data_plane.threads;
+    let least = ByteSize::mib(u64::from(threads));
+    let poor = gateway.views().into_iter().find(|view| view.limits.total_buffer < least);
+    if let Some(poor) = poor {
+        let found = format!("{} has {} for {threads}", poor.peer.name, poor.limits.total_buffer);
+        let help =
+            "shares are in proportion to peer.rate; each thread needs 1 MiB of each: raise total_buffer";
+        let message = "`limits.total_buffer` leaves a [[peer]] too little";
+        sink.error(span.clone(), message, found, Some(help.to_owned()));
     }
 }
 
@@ -231,7 +268,7 @@ fn local_hosts(sink: &mut Sink, lan: &PlacedLan) {
     }
 }
 
-pub(super) fn overlaps(sink: &mut Sink, prefixes: &[Placed<IpNet>]) {
+pub(super) fn overlaps(sink: &mut Sink, key: &str, prefixes: &[Placed<IpNet>]) {
     for (index, (prefix, span)) in prefixes.iter().enumerate() {
         let earlier =
             prefixes.iter().take(index).find(|(other, _)| other.contains(prefix) || prefix.contains(other));
@@ -239,7 +276,7 @@ pub(super) fn overlaps(sink: &mut Sink, prefixes: &[Placed<IpNet>]) {
             let help = "remove one of the two".to_owned();
             sink.error(
                 span.clone(),
-                "`lan.remote` has prefixes that overlap",
+                format!("`{key}` has prefixes that overlap"),
                 format!("{prefix} overlaps {other}"),
                 Some(help),
             );

@@ -31,15 +31,14 @@ pub(crate) fn read_gateway(source: &Source, folder: &Path) -> Result<(Gateway, V
 fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option<Gateway> {
     let site =
         root.required_section(sink, "site", "[site] with a name").and_then(|section| site(sink, section));
+    let is_several = root.is_list("peer");
     let lan = root
         .required_section(sink, "lan", "[lan] with interface and remote")
-        .and_then(|section| lan(sink, section));
+        .and_then(|section| lan(sink, section, is_several));
     let wan = root
         .required_section(sink, "wan", "[wan] with listen = \"ADDRESS:PORT\"")
         .and_then(|section| wan(sink, section));
-    let peer = root
-        .required_section(sink, "peer", "[peer] with name, address and rate")
-        .and_then(|section| peer(sink, section));
+    let peers = peers(sink, root, folder);
     let identity = root
         .required_section(
             sink,
@@ -55,22 +54,60 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let security = root.section(sink, "security").map(|section| security(sink, section));
     let (limits, plane) = (limits.unwrap_or_default(), plane.unwrap_or_default());
     clashes::buffers(sink, &limits, &plane);
-    clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), peer.as_ref(), &plane);
-    Some(Gateway {
+    let lan = lan.map(|lan| with_prefixes(sink, lan, &peers));
+    clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), &peers, &plane);
+    let policy = policy.unwrap_or_default();
+    let lan = lan?.value;
+    let mut peers = peers.into_iter().map(|peer| Peer {
+        remote: if is_several { peer.value.remote } else { lan.remote.clone() },
+        policy: peer.value.policy.or_else(|| policy.file.clone()),
+        ..peer.value
+    });
+    let gateway = Gateway {
         site: site?.0,
-        lan: lan?.value,
         wan: wan?.value,
-        peer: peer?.value,
+        peer: peers.next()?,
+        others: peers.collect(),
+        lan,
         identity: identity?,
         admin: match admin {
             Some(admin) => Some(admin?),
             None => None,
         },
-        policy: policy.unwrap_or_default(),
+        policy,
         limits,
         data_plane: plane.0,
         security: security.unwrap_or_default(),
-    })
+    };
+    clashes::shares(sink, &gateway, &plane.1);
+    Some(gateway)
+}
+
+/// `[peer]`, or each `[[peer]]`.
+fn peers(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Vec<PlacedPeer> {
+    const EXAMPLE: &str = "[peer] with name, address and rate";
+    if !root.is_list("peer") {
+        let section = root.required_section(sink, "peer", EXAMPLE);
+        return section.and_then(|section| peer(sink, section, folder, false)).into_iter().collect();
+    }
+    let sections = root.sections(sink, "peer", "[[peer]] with name, address, rate and remote");
+    if let Some(section) = sections.get(Gateway::MOST_PEERS) {
+        let found = format!("the first of {} too many", sections.len() - Gateway::MOST_PEERS);
+        let help = format!("{} are the most", Gateway::MOST_PEERS);
+        sink.error(section.span(), "there are too many [[peer]]", found, Some(help));
+    }
+    sections.into_iter().filter_map(|section| peer(sink, section, folder, true)).collect()
+}
+
+/// The LAN with the prefixes behind all peers, if they name them.
+fn with_prefixes(sink: &mut Sink, mut lan: PlacedLan, peers: &[PlacedPeer]) -> PlacedLan {
+    let prefixes: Vec<_> = peers.iter().flat_map(|peer| peer.remote.iter().cloned()).collect();
+    if !prefixes.is_empty() {
+        clashes::overlaps(sink, "peer.remote", &prefixes);
+        clashes::local(sink, &lan.local, &prefixes);
+        lan.value.remote = prefixes.into_iter().map(|(prefix, _)| prefix).collect();
+    }
+    lan
 }
 
 fn site(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Site>> {
@@ -80,7 +117,7 @@ fn site(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Site>> {
     Some((Site { name: name? }, span))
 }
 
-fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
+fn lan(sink: &mut Sink, mut section: Section<'_, '_>, is_several: bool) -> Option<PlacedLan> {
     let socket = section.or(sink, "mode", false, |value| match text(value, "packet")? {
         "packet" => Ok(false),
         "socket" => Ok(true),
@@ -96,8 +133,14 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
     let listen_span = section.span_of("listen");
     let hosts_span = section.span_of("hosts");
     let mode = if socket { lan_socket(sink, &mut section) } else { lan_packet(sink, &mut section) };
-    let remote = section.required_list(sink, "remote", "remote = [\"10.0.1.0/24\"]", host_prefix);
-    clashes::overlaps(sink, &remote);
+    let remote = if is_several {
+        const HELP: &str = "write remote = [...] in each [[peer]]";
+        section.refuse(sink, "remote", "has no meaning with [[peer]]", HELP);
+        Vec::new()
+    } else {
+        section.required_list(sink, "remote", REMOTE, host_prefix)
+    };
+    clashes::overlaps(sink, "lan.remote", &remote);
     let local = section.list(sink, "local", "local = [\"10.0.0.0/24\"]", host_prefix).unwrap_or_default();
     clashes::local(sink, &local, &remote);
     let multicast = if socket { Vec::new() } else { groups(sink, &mut section) };
@@ -105,10 +148,13 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedLan> {
     let notify = section.or(sink, "notify", true, boolean);
     section.finish(sink);
     let remote = remote.into_iter().map(|(prefix, _)| prefix).collect();
-    let local = local.into_iter().map(|(prefix, _)| prefix).collect();
-    let value = Lan { mode: mode?, remote, local, multicast, mtu, notify };
-    Some(PlacedLan { value, listen: listen_span, hosts: hosts_span })
+    let local_prefixes = local.iter().map(|(prefix, _)| *prefix).collect();
+    let value = Lan { mode: mode?, remote, local: local_prefixes, multicast, mtu, notify };
+    Some(PlacedLan { value, local, listen: listen_span, hosts: hosts_span })
 }
+
+/// An example of prefixes behind a peer.
+const REMOTE: &str = "remote = [\"10.0.1.0/24\"]";
 
 fn lan_packet(sink: &mut Sink, section: &mut Section<'_, '_>) -> Option<LanMode> {
     let interface =
@@ -220,7 +266,12 @@ fn cipher(value: &DeValue<'_>) -> Result<Cipher, Wrong> {
     one_of(&Cipher::ALL, text(value, "aes-128-gcm")?, "is not a cipher", &known)
 }
 
-fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
+fn peer(
+    sink: &mut Sink,
+    mut section: Section<'_, '_>,
+    folder: &Path,
+    is_several: bool,
+) -> Option<PlacedPeer> {
     let name = section.required(sink, "name", "name = \"b\"", site_name);
     let address = section.required(sink, "address", "address = \"10.9.0.2:14791\"", |value| {
         let address = quic_address(value)?;
@@ -246,11 +297,21 @@ fn peer(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedPeer> {
     let waiting = Duration::millis(0)..=Duration::secs(600);
     let resume_for = section.or(sink, "resume_for", Duration::secs(120), unit(waiting, "2 min"));
     let revoked = revoked(sink, &mut section);
+    let (remote, policy) = if is_several {
+        let remote = section.required_list(sink, "remote", REMOTE, host_prefix);
+        (remote, section.optional(sink, "policy", path(folder, "policy.toml")))
+    } else {
+        section.refuse(sink, "remote", "has no meaning in [peer]", "write lan.remote, or [[peer]]");
+        section.refuse(sink, "policy", "has no meaning in [peer]", "write policy.file, or [[peer]]");
+        (Vec::new(), None)
+    };
     let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
     section.finish(sink);
     let (name, address, rate) = (name?, address?, rate?);
-    let value = Peer { name, address, rate, congestion, dead_after, resume_for, revoked };
-    Some(PlacedPeer { value, name: name_span, address: address_span })
+    let prefixes = remote.iter().map(|(prefix, _)| *prefix).collect();
+    let value =
+        Peer { name, address, rate, congestion, dead_after, resume_for, revoked, remote: prefixes, policy };
+    Some(PlacedPeer { value, remote, name: name_span, address: address_span })
 }
 
 /// `peer.revoked`

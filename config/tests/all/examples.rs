@@ -32,6 +32,30 @@ fn gateways() {
 }
 
 #[test]
+fn each_of_several_peers_has_its_prefixes_policy_and_share() {
+    let path = example("gateway-several.toml");
+    let gateway = Gateway::load(&path).unwrap();
+    assert_eq!(gateway.lan.remote, ["10.0.1.0/24", "10.0.2.0/24"].map(|text| text.parse().unwrap()));
+    let views = gateway.views();
+    let [b, c] = views.as_slice() else { panic!("{} views", views.len()) };
+    assert_eq!([&b.peer.name, &c.peer.name], ["b", "c"]);
+    assert_eq!([&b.lan.remote, &c.lan.remote], [&gateway.lan.remote[..1], &gateway.lan.remote[1..]]);
+    // 10 and 2 Gbit/s.
+    let whole = gateway.limits.total_buffer.bytes();
+    assert_eq!([b, c].map(|view| view.limits.total_buffer.bytes()), [whole * 10 / 12, whole * 2 / 12]);
+    assert_eq!([b, c].map(|view| view.limits.flows), [gateway.limits.flows / 2; 2]);
+    assert!(views.iter().all(|view| view.others.is_empty() && view.policy == gateway.policy));
+    assert!(check(&path).is_valid());
+    let text = std::fs::read_to_string(&path).unwrap();
+    let own = Gateway::parse(&path, &text.replace("# policy = ", "policy = ")).unwrap();
+    let files: Vec<_> = own.views().into_iter().map(|view| view.policy.file).collect();
+    assert_eq!(files, [None, Some(example("policy-c.toml"))]);
+    // As with one peer, a gateway is its only view.
+    let one = Gateway::load(&example("gateway-a.toml")).unwrap();
+    assert_eq!(one.views(), [one.clone()]);
+}
+
+#[test]
 fn groups_are_none_unless_listed() {
     let example = std::fs::read_to_string(example("gateway-a.toml")).unwrap();
     let groups = |key: &str| {

@@ -38,6 +38,21 @@ fn the_examples_agree_and_strangers_are_no_pair() {
 }
 
 #[test]
+fn of_several_peers_the_other_file_is_held_against_its_own() {
+    let several = A.replace("remote = [\"10.0.1.0/24\"]", "").replace(
+        "[peer]\n",
+        "[[peer]]\nname = \"c\"\naddress = \"10.9.0.3:14791\"\nrate = \"1 Gbit/s\"\nremote = [\"10.0.2.0/24\"]\n\
+         [[peer]]\nremote = [\"10.0.1.0/24\"]\n",
+    );
+    let (errors, warnings) = against(&several, B);
+    assert!(errors.is_empty(), "{errors:?}");
+    // Its share of the buffers there is half of them.
+    assert_eq!(warnings, ["`limits.total_buffer` differs from that in A"]);
+    let elsewhere = B.replace("\"10.9.0.1:", "\"10.9.0.7:");
+    assert_eq!(against(&several, &elsewhere).0, ["`peer.address` is not `wan.listen` in A"]);
+}
+
+#[test]
 fn contradictions_are_named() {
     let one = |from: &str, to: &str| {
         let changed = B.replace(from, to);

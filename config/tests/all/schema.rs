@@ -18,7 +18,13 @@ fn schema(text: &str) -> Value {
 /// Says where a value breaks a schema. It knows the words that our schemas use, and no others.
 fn wrong(schema: &Value, value: &Value, place: &str) -> Option<String> {
     for (word, rule) in schema.as_object().unwrap() {
+        let is_about = match word.as_str() {
+            "required" | "properties" | "additionalProperties" | "minProperties" => value.is_object(),
+            "items" | "minItems" | "maxItems" => value.is_array(),
+            _ => true,
+        };
         let broken = match word.as_str() {
+            _ if !is_about => None,
             "title" | "description" | "default" | "$schema" => None,
             "type" => (!is_of(rule.as_str().unwrap(), value)).then(|| place.to_owned()),
             "enum" => (!rule.as_array().unwrap().contains(value)).then(|| place.to_owned()),
@@ -116,6 +122,10 @@ fn examples_are_taken_and_mistakes_are_not() {
         let text = example.replace(&format!("[{section}]\n"), &format!("[{section}]\n{rest}\n"));
         assert_eq!(wrong(&schema(GATEWAY), &json(&text), "").as_deref(), Some(place), "{key}");
     }
+    let several = include_str!("../../../docs/examples/gateway-several.toml");
+    assert_eq!(wrong(&schema(GATEWAY), &json(several), ""), None);
+    let nowhere = several.replace("remote = [\"10.0.2.0/24\"]\n", "");
+    assert!(wrong(&schema(GATEWAY), &json(&nowhere), "").is_some_and(|place| place.ends_with(".remote")));
     let nameless = json("[[class]]\nscheme = \"sr\"\n");
     assert_eq!(wrong(&schema(POLICY), &nameless, "").as_deref(), Some(".class.name"));
 }

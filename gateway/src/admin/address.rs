@@ -20,6 +20,8 @@ const TRY: Duration = Duration::from_millis(500);
 pub struct Endpoint {
     address: Address,
     token: Option<Token>,
+    /// The peer asked about.
+    peer: Option<String>,
 }
 
 /// An address of an admin listener.
@@ -34,7 +36,21 @@ pub enum Address {
 impl Endpoint {
     /// Asks at `address`, with the token if there is one.
     pub fn new(address: Address, token: Option<Token>) -> Self {
-        Self { address, token }
+        Self { address, token, peer: None }
+    }
+
+    /// The same, asked about one of a gateway's peers.
+    #[must_use]
+    pub fn about(&self, peer: Option<&str>) -> Self {
+        Self { peer: peer.map(str::to_owned), ..self.clone() }
+    }
+
+    /// Returns a path with what it asks for besides.
+    pub(super) fn target(&self, path: &str) -> String {
+        match &self.peer {
+            None => path.to_owned(),
+            Some(peer) => format!("{path}{}peer={peer}", if path.contains('?') { '&' } else { '?' }),
+        }
     }
 
     pub(super) fn address(&self) -> &Address {

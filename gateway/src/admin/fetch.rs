@@ -77,7 +77,7 @@ pub enum FetchError {
 /// # Errors
 /// See [`FetchError`].
 pub async fn fetch(endpoint: &Endpoint, path: &str) -> Result<String, FetchError> {
-    match within_time(endpoint, Method::GET, path).await? {
+    match within_time(endpoint, Method::GET, &endpoint.target(path)).await? {
         (StatusCode::OK, text) => Ok(text),
         (status, text) => Err(FetchError::Status { address: endpoint.to_string(), status, text }),
     }

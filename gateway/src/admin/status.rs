@@ -33,6 +33,9 @@ pub struct Status {
     pub site: String,
     /// The peer's site.
     pub peer: String,
+    /// The sites of all peers that the gateway has; each has a status of its own.
+    #[serde(default)]
+    pub peers: Vec<String>,
     /// The peer's control address.
     pub peer_address: SocketAddr,
     /// The rate that the link is provisioned for, bit/s.
@@ -351,6 +354,7 @@ impl Status {
             classes: classes.map(|(class, numbers)| ClassStatus::new(class, numbers)).collect(),
             lan_mistakes: LanMistakes::new(&snapshot),
             choices: Vec::new(),
+            peers: vec![peer.name.clone()],
         }
     }
 }

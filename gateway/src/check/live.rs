@@ -7,7 +7,7 @@ mod machine;
 
 use std::net::IpAddr;
 
-use config::{ByteSize, Gateway, LanMode};
+use config::{ByteSize, Gateway, LanMode, Rate};
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 
@@ -48,7 +48,10 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
     }
     memory(&mut findings, gateway, most_memory, machine);
     wan(&mut findings, gateway, machine);
-    link(&mut findings, gateway, machine.running);
+    let views = gateway.views();
+    for (view, running) in views.iter().zip(&machine.running) {
+        link(&mut findings, view, *running);
+    }
     capabilities(&mut findings, gateway, machine);
     if let LanMode::Packet { interface } = &gateway.lan.mode {
         match machine.interfaces.iter().find(|other| other.name == *interface) {
@@ -63,9 +66,16 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
                 "see `ip link`; a gateway that is started waits for it",
             ),
         }
-        forwarding(&mut findings, gateway, interface, machine);
+        views.iter().for_each(|view| forwarding(&mut findings, view, interface, machine));
     }
-    findings.0
+    // What is so of several peers is told once.
+    let mut told: Vec<Finding> = Vec::new();
+    for finding in findings.0 {
+        if !told.contains(&finding) {
+            told.push(finding);
+        }
+    }
+    told
 }
 
 struct Findings(Vec<Finding>);
@@ -117,9 +127,11 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
         let found = format!("its MTU is {}, and {longest} bytes are sent unprobed", holder.mtu);
         findings.error("wan.mtu", message, &found, "a smaller wan.mtu, or wan.probe_mtu = true");
     }
-    let (rate, speed) = (gateway.peer.rate, holder.speed);
+    let all = gateway.peers().map(|peer| peer.rate.bits_per_second()).fold(0, u64::saturating_add);
+    let (rate, speed) = (Rate::from_bits_per_second(all), holder.speed);
     if let Some(speed) = speed.filter(|speed| rate.bits_per_second() / 1_000_000 > *speed) {
-        let message = format!("`peer.rate` is more than {} carries", holder.name);
+        let of = if gateway.others.is_empty() { "`peer.rate` is" } else { "`peer.rate` of all peers are" };
+        let message = format!("{of} more than {} carries", holder.name);
         let found = format!("{rate}, its link has {speed} Mbit/s");
         findings.warn(
             "peer.rate",

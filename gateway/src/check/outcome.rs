@@ -29,8 +29,10 @@ pub enum FileKind {
     Gateway {
         /// Its site.
         site: String,
-        /// The peer's.
+        /// The peer's, the first if there are several.
         peer: String,
+        /// Those of all peers.
+        peers: Vec<String>,
     },
     /// A policy file.
     Policy,
@@ -70,7 +72,8 @@ impl CheckedFile {
         let (kind, policy) = match report.content().filter(|_| report.is_valid()) {
             Some(Content::Gateway(gateway, policy)) => {
                 let (site, peer) = (gateway.site.name.clone(), gateway.peer.name.clone());
-                (Some(FileKind::Gateway { site, peer }), Some(policy))
+                let peers = gateway.peers().map(|peer| peer.name.clone()).collect();
+                (Some(FileKind::Gateway { site, peer, peers }), Some(policy))
             }
             Some(Content::Policy(policy)) => (Some(FileKind::Policy), Some(policy)),
             None => (None, None),

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Deserialize;
+use tokio::runtime::Runtime;
 
-use super::failure::{Failure, unusable};
-use crate::admin::{Address, Endpoint, Token};
+use super::failure::{Failure, failed, unusable};
+use crate::admin::{Address, Endpoint, Token, fetch};
 
 /// Where a running gateway is asked.
 #[derive(Clone, Debug, Args)]
@@ -24,6 +26,52 @@ impl AdminArgs {
         let token = self.admin_token.as_deref().map(Token::read).transpose();
         let token = token.map_err(|error| unusable(format!("longhaul: {error}")))?;
         Ok(Endpoint::new(self.admin.clone().unwrap_or_else(Address::usual), token))
+    }
+}
+
+/// Which peer a running gateway is asked about.
+#[derive(Clone, Debug, Args)]
+pub(super) struct PeerArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+    /// Ask about this peer only, of a gateway that has several
+    #[arg(long, value_name = "NAME", value_parser = site_name)]
+    peer: Option<String>,
+}
+
+impl PeerArgs {
+    /// Asks about the peer that is named, or else the first.
+    pub(super) fn endpoint(&self) -> Result<Endpoint, Failure> {
+        Ok(self.admin.endpoint()?.about(self.peer.as_deref()))
+    }
+
+    /// Asks about the peer that is named, or else about each.
+    pub(super) fn endpoints(&self, runtime: &Runtime) -> Result<Vec<Endpoint>, Failure> {
+        let admin = self.endpoint()?;
+        if self.peer.is_some() {
+            return Ok(vec![admin]);
+        }
+        let text = runtime.block_on(fetch(&admin, "/status")).map_err(failed)?;
+        // What this version does not know, it says of the answer that it asks for next.
+        let peers = serde_json::from_str::<Peers>(&text).unwrap_or_default().peers;
+        Ok(match peers.len() {
+            0 | 1 => vec![admin],
+            _ => peers.iter().map(|peer| admin.about(Some(peer))).collect(),
+        })
+    }
+}
+
+/// The part of /status that tells of the peers.
+#[derive(Default, Deserialize)]
+struct Peers {
+    #[serde(default)]
+    peers: Vec<String>,
+}
+
+fn site_name(text: &str) -> Result<String, String> {
+    match config::is_site_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("not the name of a site".to_owned()),
     }
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::args::AdminArgs;
+use super::args::PeerArgs;
 use super::failure::{Outcome, failed, output_failed};
 use super::runtime;
 use crate::admin;
@@ -17,7 +17,7 @@ use crate::logs::printable_block;
 #[derive(Debug, Args)]
 pub(super) struct ByHostArgs {
     #[command(flatten)]
-    admin: AdminArgs,
+    admin: PeerArgs,
     /// Show the flows of this host only
     #[arg(long, value_name = "IP")]
     host: Option<IpAddr>,
@@ -27,21 +27,26 @@ pub(super) struct ByHostArgs {
 }
 
 impl ByHostArgs {
-    /// Fetches the list from the admin listener's `path` and prints it. `of_host` keeps one host's
-    /// flows.
-    pub(super) fn show<T>(&self, path: &str, of_host: impl FnOnce(T, IpAddr) -> T) -> Outcome
+    /// Fetches the list from the admin listener's `path` and prints it, for each peer of several.
+    /// `of_host` keeps one host's flows.
+    pub(super) fn show<T>(&self, path: &str, of_host: impl Fn(T, IpAddr) -> T) -> Outcome
     where
         T: DeserializeOwned + Serialize + Display,
     {
-        let text = runtime()?.block_on(admin::fetch(&self.admin.endpoint()?, path)).map_err(failed)?;
-        let list: T = serde_json::from_str(&text).map_err(failed)?;
-        let list = match self.host {
-            Some(host) => of_host(list, host),
-            None => list,
-        };
-        let shown = match self.json {
-            true => serde_json::to_string_pretty(&list).map_err(failed)? + "\n",
-            false => printable_block(&list.to_string()),
+        let runtime = runtime()?;
+        let mut lists = Vec::new();
+        for admin in self.admin.endpoints(&runtime)? {
+            let text = runtime.block_on(admin::fetch(&admin, path)).map_err(failed)?;
+            let list: T = serde_json::from_str(&text).map_err(failed)?;
+            lists.push(match self.host {
+                Some(host) => of_host(list, host),
+                None => list,
+            });
+        }
+        let shown = match (self.json, lists.as_slice()) {
+            (true, [list]) => serde_json::to_string_pretty(list).map_err(failed)? + "\n",
+            (true, lists) => serde_json::to_string_pretty(lists).map_err(failed)? + "\n",
+            (false, lists) => lists.iter().map(|list| printable_block(&list.to_string())).collect(),
         };
         io::stdout().lock().write_all(shown.as_bytes()).map_err(output_failed)
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use config::{Content, Gateway, Report};
+use config::{ByteSize, Content, Gateway, Policy, Report};
 
 use super::failure::{Outcome, failed, output_failed, unusable};
 use super::status::known;
@@ -87,17 +87,19 @@ impl CheckArgs {
     }
 }
 
-/// Asks the gateway of a file what it knows of the link, if it runs and answers.
+/// Asks the gateway of a file what it knows of the link to its peer, if it runs and answers.
 fn running(gateway: &Gateway) -> Running {
-    let ask = || {
+    let ask = |peer: Option<&str>| {
         let config = gateway.admin.as_ref()?;
         let token = config.token.as_deref().map(Token::read).transpose().ok()?;
-        let admin = Endpoint::new(Address::Tcp(config.listen), token);
+        let admin = Endpoint::new(Address::Tcp(config.listen), token).about(peer);
         let text = runtime().ok()?.block_on(admin::fetch(&admin, "/status")).ok()?;
         let status: Status = serde_json::from_str(&text).ok()?;
-        (status.site == gateway.site.name).then(|| Running::of(&status))
+        let is_its = status.site == gateway.site.name && status.peer == gateway.peer.name;
+        is_its.then(|| Running::of(&status))
     };
-    ask().unwrap_or_default()
+    // A gateway of an earlier version has one peer, and knows no question about another.
+    ask(Some(&gateway.peer.name)).or_else(|| ask(None)).unwrap_or_default()
 }
 
 /// Says in a few words what a usable file holds.
@@ -106,7 +108,7 @@ fn verdict(report: &Report) -> String {
         Some(Content::Gateway(gateway, policy)) => format!(
             "ok, gateway of site {} towards {}, {} {}",
             gateway.site.name,
-            gateway.peer.name,
+            gateway.peers().map(|peer| peer.name.as_str()).collect::<Vec<_>>().join(", "),
             policy.written().count(),
             if policy.written().count() == 1 { "class" } else { "classes" },
         ),
@@ -128,17 +130,32 @@ fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
     classes.iter().try_for_each(|class| writeln!(out, "  {:<width$}  {}", class.name, class.outline()))
 }
 
-/// Writes what each class would do on the link. A gateway file says more of it than a policy.
+/// Writes what each class would do on the link, or on each link of several. A gateway file says
+/// more of it than a policy.
 fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
-    let (policy, written, buffer) = match report.content() {
-        Some(Content::Gateway(gateway, policy)) => {
-            let buffer = (gateway.limits.total_buffer, gateway.data_plane.threads);
-            (policy, Known::written(gateway), Some(buffer))
-        }
-        Some(Content::Policy(policy)) => (policy, Known::default(), None),
-        None => return Ok(()),
-    };
-    let estimate =
-        link.estimate(&known.or(written)).map_err(|error| unusable(format!("longhaul: {error}")))?;
+    match report.content() {
+        Some(Content::Gateway(gateway, policy)) => gateway.views().iter().try_for_each(|view| {
+            if !gateway.others.is_empty() {
+                writeln!(out, "towards {}:", view.peer.name).map_err(output_failed)?;
+            }
+            let own = (view.policy != gateway.policy).then(|| view.load_policy());
+            let own = own.transpose().map_err(|invalid| unusable(invalid.render(style(&io::stderr()))))?;
+            let buffer = (view.limits.total_buffer, view.data_plane.threads);
+            let policy = own.as_ref().unwrap_or(policy);
+            look_out_on(out, policy, Some(buffer), link, &known.or(Known::written(view)))
+        }),
+        Some(Content::Policy(policy)) => look_out_on(out, policy, None, link, &known),
+        None => Ok(()),
+    }
+}
+
+fn look_out_on(
+    out: &mut impl Write,
+    policy: &Policy,
+    buffer: Option<(ByteSize, u8)>,
+    link: &LinkArgs,
+    known: &Known,
+) -> Outcome {
+    let estimate = link.estimate(known).map_err(|error| unusable(format!("longhaul: {error}")))?;
     plan::outlook::write(out, policy, buffer, &estimate).map_err(output_failed)
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use config::Content;
+use config::{Content, Gateway, Policy};
 use rustix::process::{Signal as KillSignal, set_parent_process_death_signal};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -73,7 +73,8 @@ impl GatewayArgs {
         let _lock = run::lock(&gateway.lan).map_err(failed)?;
         let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
         let key_log = self.key_log.as_deref().map(open_key_log).transpose()?;
-        let (gateway_file, policy) = ((**gateway).clone(), policy.clone());
+        let gateway_file = (**gateway).clone();
+        let policies = policies(&gateway_file, policy)?;
         let notifier = Arc::new(Notifier::from_environment().map_err(|error| {
             failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
         })?);
@@ -88,7 +89,7 @@ impl GatewayArgs {
             })?;
         }
         let key_log = key_log.map(KeyLogFile::start).transpose().map_err(failed)?;
-        let files = Files { gateway: gateway_file, policy, path: self.config.clone(), doors, key_log };
+        let files = Files { gateway: gateway_file, policies, path: self.config.clone(), doors, key_log };
         let runtime = runtime()?;
         let ended = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel();
@@ -109,6 +110,15 @@ impl GatewayArgs {
         runtime.shutdown_background();
         ended
     }
+}
+
+/// Returns the policy towards each peer; `policy` is that which the file names for all.
+fn policies(gateway: &Gateway, policy: &Policy) -> Result<Vec<Policy>, Failure> {
+    let of = |view: &Gateway| match view.policy == gateway.policy {
+        true => Ok(policy.clone()),
+        false => view.load_policy().map_err(|invalid| unusable(invalid.render(style(&io::stderr())))),
+    };
+    gateway.views().iter().map(of).collect()
 }
 
 fn open_key_log(path: &Path) -> Result<KeyLogFile, Failure> {

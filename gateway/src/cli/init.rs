@@ -22,26 +22,30 @@ pub(super) struct InitArgs {
     /// Show the files as JSON
     #[arg(long)]
     json: bool,
-    /// A site as NAME,ADDRESS,HOSTS,INTERFACE: its name, its gateway's address on the link, the
-    /// prefix of its RDMA hosts, and the interface to them, such as a,192.0.2.1,10.0.0.0/24,eth1
+    /// A site as NAME,ADDRESS,HOSTS,INTERFACE, twice or more often: its name, its gateway's address
+    /// on the link, the prefix of its RDMA hosts, and the interface to them, such as
+    /// a,192.0.2.1,10.0.0.0/24,eth1
     #[arg(long, required = true, num_args = 1, value_parser = site)]
     site: Vec<Site>,
 }
 
 impl InitArgs {
     pub(super) fn run(&self) -> Outcome {
-        let [a, b] = self.site.as_slice() else {
-            return Err(unusable("longhaul: a pair has two sites: give --site twice"));
-        };
-        let paths = init::init(&self.dir, &[a.clone(), b.clone()], self.rate).map_err(failed)?;
+        let most = config::Gateway::MOST_PEERS + 1;
+        if self.site.len() < 2 || self.site.len() > most {
+            let text =
+                format!("longhaul: a pair has two sites: give --site twice, or more often up to {most}");
+            return Err(unusable(text));
+        }
+        let paths = init::init(&self.dir, &self.site, self.rate).map_err(failed)?;
         let mut out = io::stdout().lock();
         if self.json {
-            let files = [a, b].into_iter().zip(paths);
+            let files = self.site.iter().zip(paths);
             let files: Vec<_> = files.map(|(site, path)| SiteFiles::new(&self.dir, site, path)).collect();
             let text = serde_json::to_string_pretty(&files).map_err(failed)?;
             return writeln!(out, "{text}").map_err(output_failed);
         }
-        for (site, path) in [a, b].into_iter().zip(&paths) {
+        for (site, path) in self.site.iter().zip(&paths) {
             let Site { name, .. } = site;
             writeln!(out, "site {name}: {}, {name}.crt, {name}.key and ca.crt", path.display())
                 .map_err(output_failed)?;

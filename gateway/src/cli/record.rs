@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::args::{AdminArgs, seconds_within};
+use super::args::{PeerArgs, seconds_within};
 use super::failure::{Failure, Outcome, failed, unusable};
 use super::runtime;
 use crate::causes::chain;
@@ -17,7 +17,7 @@ use crate::{interrupt, record};
 #[derive(Debug, Args)]
 pub(super) struct RecordArgs {
     #[command(flatten)]
-    admin: AdminArgs,
+    admin: PeerArgs,
     /// End after so many seconds
     #[arg(long, value_parser = recording)]
     seconds: Option<f64>,

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use clap::Args;
 
-use super::args::AdminArgs;
+use super::args::PeerArgs;
 use super::failure::{BLOCKED, Failure, NO_SESSION, Outcome, failed, output_failed};
 use super::runtime;
 use crate::admin::{self, Endpoint};
@@ -14,7 +14,7 @@ use crate::plan::link::{Known, LinkArgs};
 #[derive(Debug, Args)]
 pub(super) struct StatusArgs {
     #[command(flatten)]
-    admin: AdminArgs,
+    admin: PeerArgs,
     /// Show it as JSON
     #[arg(long)]
     json: bool,
@@ -25,17 +25,25 @@ pub(super) struct StatusArgs {
 
 impl StatusArgs {
     pub(super) fn run(&self) -> Outcome {
-        let admin = self.admin.endpoint()?;
-        let text = runtime()?.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
-        let mut out = io::stdout().lock();
-        let status = parse_status(&admin, &text)?;
-        let shown = match () {
-            () if self.json => text,
-            () if self.why => printable_block(&status.why()),
-            () => printable_block(&status.to_string()),
+        let runtime = runtime()?;
+        let mut shown = Vec::new();
+        let mut statuses = Vec::new();
+        for admin in self.admin.endpoints(&runtime)? {
+            let text = runtime.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
+            let status = parse_status(&admin, &text)?;
+            shown.push(match () {
+                () if self.json => text,
+                () if self.why => printable_block(&status.why()),
+                () => printable_block(&status.to_string()),
+            });
+            statuses.push(status);
+        }
+        let text = match (self.json, shown.as_slice()) {
+            (true, [_, _, ..]) => format!("[{}]\n", shown.join(",").trim_end()),
+            _ => shown.join("\n"),
         };
-        out.write_all(shown.as_bytes()).map_err(output_failed)?;
-        judged(&status)
+        io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)?;
+        statuses.iter().try_for_each(judged)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 
 use clap::Args;
 
-use super::args::AdminArgs;
+use super::args::PeerArgs;
 use super::failure::{Outcome, failed, unusable};
 use super::runtime;
 use crate::{interrupt, top};
@@ -12,7 +12,7 @@ use crate::{interrupt, top};
 #[derive(Debug, Args)]
 pub(super) struct TopArgs {
     #[command(flatten)]
-    admin: AdminArgs,
+    admin: PeerArgs,
 }
 
 impl TopArgs {

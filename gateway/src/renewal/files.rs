@@ -58,6 +58,14 @@ pub(super) fn look(gateway: &Gateway, known: &Stamp, seen: Option<&Stamp>) -> Fo
 /// Reads the gateway file and the identity's files, which are those that it named at the start.
 pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
     let newest = Gateway::load_again(file).map_err(|invalid| invalid.render(Style::Plain))?;
+    let name = &started.peer.name;
+    // A peer that has gone from the file stays until a restart.
+    let newest = newest.views().into_iter().find(|view| view.peer.name == *name);
+    let newest = newest.unwrap_or_else(|| Gateway {
+        // Another than that at the start in any case.
+        others: vec![started.peer.clone()],
+        ..started.clone()
+    });
     let revoked = serials(&newest);
     let mut others = newest;
     others.peer.revoked.clone_from(&started.peer.revoked);

@@ -17,9 +17,17 @@ const AGAIN: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct Outlook {
     /// The end that was warned of last, and when, for each [`Validity`].
     told: [Option<(UnixTime, UnixTime)>; Validity::ALL.len()],
+    /// Another peer's tells of what is the same for all.
+    is_of_peer_alone: bool,
 }
 
 impl Outlook {
+    /// Tells of the peer's certificate alone.
+    #[must_use]
+    pub fn of_peer_alone() -> Self {
+        Self { is_of_peer_alone: true, ..Self::default() }
+    }
+
     /// Warns of what is due.
     pub fn tell(&mut self, telemetry: &Telemetry, gateway: &config::Gateway) {
         for text in self.due(telemetry, gateway, UnixTime::now()) {
@@ -31,6 +39,9 @@ impl Outlook {
     fn due(&mut self, telemetry: &Telemetry, gateway: &config::Gateway, now: UnixTime) -> Vec<String> {
         let mut due = Vec::new();
         for (whose, told) in Validity::ALL.into_iter().zip(&mut self.told) {
+            if self.is_of_peer_alone && whose != Validity::Peer {
+                continue;
+            }
             let Some(until) = telemetry.expiry(whose) else { continue };
             if until.as_secs() >= now.as_secs() + SOON.as_secs() {
                 *told = None;

@@ -21,19 +21,20 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Whom a wait is told.
 pub(super) struct Teller<'a> {
     pub(super) notifier: &'a Arc<Notifier>,
-    pub(super) telemetry: &'a Arc<Telemetry>,
+    /// Towards each peer.
+    pub(super) telemetries: &'a [Arc<Telemetry>],
 }
 
 impl Teller<'_> {
     /// It waits, and goes on waiting.
     fn waits(&self) {
-        self.telemetry.pulse_waiting();
+        self.telemetries.iter().for_each(|telemetry| telemetry.pulse_waiting());
     }
 
     /// It begins to wait: whoever started the gateway need not.
     fn begins(&self, why: &str) {
         self.notifier.status(&format!("waiting for what is missing on this machine: {why}"));
-        self.notifier.ready(self.telemetry);
+        self.notifier.ready(self.telemetries);
     }
 }
 
@@ -135,7 +136,7 @@ mod tests {
         let (_stop, mut stopped) = oneshot::channel();
         let mut attempts = 0;
         let (notifier, telemetry) = nobody();
-        let teller = Teller { notifier: &notifier, telemetry: &telemetry };
+        let teller = Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry) };
         let opened = try_every(Duration::ZERO, &mut stopped, &teller, || {
             attempts += 1;
             if attempts < 100 { Err(lan(Errno::NODEV)) } else { Ok(attempts) }
@@ -150,7 +151,7 @@ mod tests {
         let missing = || Err::<(), _>(lan(Errno::NODEV));
         let mut stop = Some(stop);
         let (notifier, telemetry) = nobody();
-        let teller = Teller { notifier: &notifier, telemetry: &telemetry };
+        let teller = Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry) };
         let ended = try_every(Duration::ZERO, &mut stopped, &teller, || {
             drop(stop.take());
             missing()

@@ -21,6 +21,8 @@ use crate::wan::Bulk;
 /// the day they are needed.
 pub(super) struct Publisher {
     part: Part,
+    /// True if the LAN's own numbers go with this peer's.
+    is_first: bool,
     /// The number of the thread's first lane among all threads'.
     first_lane: usize,
     plane: Arc<telemetry::WorkerCounters>,
@@ -45,9 +47,11 @@ struct PublishedFlows {
 }
 
 impl Publisher {
-    /// Creates that of a thread whose first lane has this number among all threads' lanes.
+    /// Creates that of a thread whose first lane has this number among all threads' lanes, towards
+    /// the first peer or another one.
     pub(super) fn new(
         part: Part,
+        is_first: bool,
         first_lane: usize,
         telemetry: &Telemetry,
         recorder: &Arc<Recorder>,
@@ -56,6 +60,7 @@ impl Publisher {
     ) -> Self {
         Self {
             part,
+            is_first,
             first_lane,
             plane: telemetry.plane(),
             recorder: Arc::clone(recorder),
@@ -80,7 +85,9 @@ impl Observer for Publisher {
         snapshot.set_core(core.stats());
         snapshot.set_counts(counts);
         snapshot.set_wan(bulk.stats());
-        snapshot.set_lan(lan);
+        if self.is_first {
+            snapshot.set_lan(lan);
+        }
         snapshot.flows_waiting = self.shown.waiting as u64;
         for (cell, class) in self.cells.order().iter().zip(core.classes()) {
             snapshot.set_class(*cell, &class);

@@ -27,6 +27,10 @@ pub(super) struct Telling {
     mistakes: [Mistake; 2],
     /// When an attempt that looks like a thief's was last told.
     impostor: Option<Instant>,
+    /// The peer, in the log of a gateway that has several.
+    about: String,
+    /// The LAN is told of with one of them.
+    tells_lan: bool,
 }
 
 impl Telling {
@@ -40,20 +44,30 @@ impl Telling {
             pressure: Pressure::default(),
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
             impostor: None,
+            about: String::new(),
+            tells_lan: true,
         }
+    }
+
+    /// Names the peer in the log, for a gateway that has several. The first also tells of the LAN.
+    #[must_use]
+    pub(super) fn naming(self, peer: &str, is_first: bool) -> Self {
+        Self { about: format!("towards {peer}: "), tells_lan: is_first, ..self }
     }
 
     /// Looks at everything; about every second.
     pub(super) fn look(&mut self, telemetry: &Telemetry, now: Instant) {
-        data_path(telemetry, now);
+        data_path(&self.about, telemetry, now);
         self.wan(telemetry);
         self.impostors(telemetry, now);
         let snapshot = telemetry.snapshot(now);
-        self.lan(telemetry, snapshot.lan_up);
+        if self.tells_lan {
+            self.lan(telemetry, snapshot.lan_up);
+        }
         if let Some(change) = self.pressure.observe(held_back(&snapshot), now) {
             let text = change.text();
             telemetry.events().push(change.kind(), &text);
-            info!("{text}");
+            info!("{}{text}", self.about);
         }
         for mistake in &mut self.mistakes {
             if let Some(text) = mistake.observe(&snapshot, now) {
@@ -131,13 +145,16 @@ fn way_to(listen: SocketAddr, peer: SocketAddr) -> std::io::Result<()> {
 }
 
 /// Says once for each change how the data path stands.
-fn data_path(telemetry: &Telemetry, now: Instant) {
+fn data_path(about: &str, telemetry: &Telemetry, now: Instant) {
     let Some(path) = telemetry.judge_data_path(now) else { return };
     let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
     telemetry.events().push("data_path", &format!("to the peer {to_peer}, from the peer {from_peer}"));
     match path.is_dead() {
-        true => warn!(to_peer, from_peer, "control is up, and no data crosses: the bulk port may be blocked"),
-        false => info!(to_peer, from_peer, "the data path has changed"),
+        true => warn!(
+            to_peer,
+            from_peer, "{about}control is up, and no data crosses: the bulk port may be blocked"
+        ),
+        false => info!(to_peer, from_peer, "{about}the data path has changed"),
     }
 }
 

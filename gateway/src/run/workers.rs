@@ -1,7 +1,6 @@
 //! The data-plane threads, and the way to talk to all of them.
 
 use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,7 +21,7 @@ use crate::cells::Cells;
 use crate::choose::{Chooser, PathSnapshot};
 use crate::lan::Lan;
 use crate::lan::wake::{Waker, waker};
-use crate::plane::{Order, Share, Worker};
+use crate::plane::{Order, PeerAddress, PeerSide, Share, Worker};
 use crate::steering::Part;
 use crate::telemetry::Telemetry;
 use crate::wan::Bulk;
@@ -31,20 +30,38 @@ use crate::wan::Bulk;
 pub(super) struct WorkerResources {
     pub(super) part: Part,
     pub(super) lan: Lan,
+    /// In the order of the gateway file.
+    pub(super) peers: Vec<PeerResources>,
+}
+
+/// The resources that a thread owns for one peer.
+pub(super) struct PeerResources {
+    pub(super) to: PeerAddress,
+    /// Those of a gateway with one thread.
+    pub(super) settings: Settings,
     pub(super) bulk: Bulk,
     pub(super) share: Share,
     pub(super) publisher: Publisher,
 }
 
-/// All data-plane threads. An order goes to each of them; one that is answered is done when all
-/// have answered.
+/// All data-plane threads, to watch and to end them.
+pub(super) struct Threads(Vec<Thread>);
+
+struct Thread {
+    /// A way to each of the thread's peers. While it is here, no peer's orders end early.
+    orders: Vec<mpsc::Sender<Order>>,
+    waker: Waker,
+    thread: JoinHandle<io::Result<()>>,
+}
+
+/// One peer's side in all data-plane threads. An order goes to each of them; one that is answered
+/// is done when all have answered.
 pub(super) struct Workers(Vec<WorkerThread>);
 
 struct WorkerThread {
     part: Part,
     orders: mpsc::Sender<Order>,
     waker: Waker,
-    thread: JoinHandle<io::Result<()>>,
 }
 
 /// Answers of all threads, to come.
@@ -61,28 +78,83 @@ impl<T> Answers<T> {
     }
 }
 
-impl Workers {
-    /// Starts a thread for each of `resources`. `settings` are those of a gateway with one thread.
+impl Threads {
+    /// Starts a thread for each of `resources`. Returns the way to each peer's side as well.
     pub(super) fn start(
-        settings: &Settings,
         resources: Vec<WorkerResources>,
-        peer: SocketAddr,
         busy_poll: Duration,
-    ) -> Result<Self, RunError> {
-        let mut workers = Self(Vec::new());
+    ) -> Result<(Self, Vec<Workers>), RunError> {
+        let mut threads = Self(Vec::new());
+        let mut peers: Vec<Workers> = Vec::new();
         for resources in resources {
-            let settings = part_of(settings, resources.part);
-            match WorkerThread::start(settings, resources, peer, busy_poll) {
-                Ok(thread) => workers.0.push(thread),
+            let part = resources.part;
+            match Thread::start(resources, busy_poll) {
+                Ok(thread) => {
+                    peers.resize_with(thread.orders.len(), || Workers(Vec::new()));
+                    for (peer, orders) in peers.iter_mut().zip(&thread.orders) {
+                        let (orders, waker) = (orders.clone(), thread.waker.clone());
+                        peer.0.push(WorkerThread { part, orders, waker });
+                    }
+                    threads.0.push(thread);
+                }
                 Err(error) => {
-                    workers.0.iter().for_each(|thread| thread.order(Order::Stop));
+                    threads.0.iter().for_each(Thread::end);
                     return Err(error);
                 }
             }
         }
-        Ok(workers)
+        Ok((threads, peers))
     }
 
+    /// Returns true if one has ended, which none does by itself.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.iter().any(|thread| thread.thread.is_finished())
+    }
+
+    pub(super) async fn stop(self) -> Result<(), RunError> {
+        self.0.iter().for_each(Thread::end);
+        for Thread { thread, .. } in self.0 {
+            match tokio::task::spawn_blocking(move || thread.join()).await {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(error))) => return Err(RunError::System(error)),
+                Ok(Err(_)) | Err(_) => return Err(RunError::PlaneEnded),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Thread {
+    fn start(resources: WorkerResources, busy_poll: Duration) -> Result<Self, RunError> {
+        let (waker, wakeup) = waker().map_err(RunError::System)?;
+        let WorkerResources { part, lan, peers } = resources;
+        let (orders, receivers): (Vec<_>, Vec<_>) = peers.iter().map(|_| mpsc::channel()).unzip();
+        let thread = std::thread::Builder::new()
+            .name(format!("data-plane-{}", part.thread))
+            .spawn(move || {
+                let now = Instant::now();
+                let side = |(peer, orders): (PeerResources, _)| {
+                    let PeerResources { to, settings, bulk, share, publisher } = peer;
+                    let core = Gateway::new(part_of(&settings, part), now);
+                    PeerSide::new(to, core, bulk, share, orders, publisher)
+                };
+                let peers = peers.into_iter().zip(receivers).map(side).collect();
+                Worker::new(lan, peers, wakeup, now).with_busy_poll(busy_poll).run()
+            })
+            .map_err(RunError::System)?;
+        Ok(Self { orders, waker, thread })
+    }
+
+    fn end(&self) {
+        if let Some(orders) = self.orders.first() {
+            // Fails only when the thread has ended.
+            let _ = orders.send(Order::Stop);
+        }
+        self.waker.wake();
+    }
+}
+
+impl Workers {
     /// A session has begun. If the flows of the one before go on: how many of each thread's waited.
     pub(super) fn up(&self, session: Session) -> Answers<usize> {
         let Session { keys, peer, pairings, resumes } = session;
@@ -169,7 +241,7 @@ impl Workers {
         }
     }
 
-    /// Starts the thread that chooses the schemes of all.
+    /// Starts the thread that chooses the schemes towards the peer.
     pub(super) fn choose(
         &self,
         sightings: Vec<watch::Receiver<PathSnapshot>>,
@@ -189,23 +261,6 @@ impl Workers {
         ChooserThread::start(chooser, sightings, telemetry, order).map_err(RunError::System)
     }
 
-    /// Returns true if one has ended, which none does by itself.
-    pub(super) fn has_ended(&self) -> bool {
-        self.0.iter().any(|thread| thread.thread.is_finished())
-    }
-
-    pub(super) async fn stop(self) -> Result<(), RunError> {
-        self.0.iter().for_each(|thread| thread.order(Order::Stop));
-        for WorkerThread { thread, .. } in self.0 {
-            match tokio::task::spawn_blocking(move || thread.join()).await {
-                Ok(Ok(Ok(()))) => {}
-                Ok(Ok(Err(error))) => return Err(RunError::System(error)),
-                Ok(Err(_)) | Err(_) => return Err(RunError::PlaneEnded),
-            }
-        }
-        Ok(())
-    }
-
     fn ask<T>(&self, order: impl Fn(oneshot::Sender<T>) -> Order) -> Answers<T> {
         let ask = |thread: &WorkerThread| {
             let (reply, answer) = oneshot::channel();
@@ -217,29 +272,6 @@ impl Workers {
 }
 
 impl WorkerThread {
-    fn start(
-        settings: Settings,
-        resources: WorkerResources,
-        peer: SocketAddr,
-        busy_poll: Duration,
-    ) -> Result<Self, RunError> {
-        let (orders, receiver) = mpsc::channel();
-        let (waker, wakeup) = waker().map_err(RunError::System)?;
-        let max_packet = settings.max_packet;
-        let WorkerResources { part, lan, bulk, share, publisher } = resources;
-        let thread = std::thread::Builder::new()
-            .name(format!("data-plane-{}", part.thread))
-            .spawn(move || {
-                let now = Instant::now();
-                let core = Gateway::new(settings, now);
-                Worker::new(core, lan, bulk, peer, max_packet, receiver, wakeup, publisher, share, now)
-                    .with_busy_poll(busy_poll)
-                    .run()
-            })
-            .map_err(RunError::System)?;
-        Ok(Self { part, orders, waker, thread })
-    }
-
     fn order(&self, order: Order) {
         // Fails only when the thread has ended, which the watchdog reports.
         let _ = self.orders.send(order);

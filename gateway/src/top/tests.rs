@@ -89,6 +89,7 @@ fn status() -> Status {
         version: "0.1.0".to_owned(),
         site: "a".to_owned(),
         peer: "b".to_owned(),
+        peers: vec!["b".to_owned()],
         peer_address: "10.9.0.2:14791".parse().unwrap(),
         link_rate: 10_000_000_000,
         uptime: 65.0,
@@ -127,6 +128,7 @@ fn view() -> View {
         target_qpn: 0x20 + u32::from(number),
     };
     let event = |number, kind: &str, text: &str| Event {
+        peer: None,
         number,
         time: format!("2026-11-27T04:00:0{number}Z"),
         kind: kind.to_owned(),

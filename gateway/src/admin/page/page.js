@@ -7,6 +7,9 @@ const KEPT_EVENTS = 100;
 const SHOWN_FLOWS = 100;
 
 const at = (id) => document.getElementById(id);
+/* The peer that the page is about: of several the first, if none is named. */
+const peer = new URLSearchParams(location.search).get("peer");
+const about = peer ? `?peer=${encodeURIComponent(peer)}` : "";
 const rates = { sent: [], received: [] };
 let events = [];
 let next = 0;
@@ -142,13 +145,20 @@ function showEvents(answer) {
   if (answer.next < next) events = [];
   next = answer.next;
   events = [...answer.events.reverse(), ...events].slice(0, KEPT_EVENTS);
-  table("events", ["time", "event", ""], events.map((event) => [event.time.replace("T", " ").replace("Z", ""), event.kind, [event.text, "long"]]));
+  table("events", ["time", "event", ""], events.map((event) => [event.time.replace("T", " ").replace("Z", ""), event.kind, [event.peer ? `towards ${event.peer}: ${event.text}` : event.text, "long"]]));
 }
 
 function showState(status) {
   const session = status.session;
   at("title").textContent = `${status.site} - ${status.peer}`;
   document.title = `${session.state}: longhaul ${status.site} - ${status.peer}`;
+  const links = status.peers.length > 1 ? status.peers.map((name) => {
+    const link = element("a", name);
+    link.href = `?peer=${encodeURIComponent(name)}`;
+    if (name === status.peer) link.setAttribute("aria-current", "page");
+    return link;
+  }) : [];
+  at("peers").replaceChildren(...links.flatMap((link) => [link, " "]));
   const error = session.last_error ? `; last error: ${session.last_error}` : "";
   const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${error}`;
   at("state").replaceChildren(element("span", session.state, session.state === "up" ? "up" : "down"), rest);
@@ -166,8 +176,8 @@ async function get(path) {
 
 async function show() {
   try {
-    const status = await get("status");
-    const flows = await get("flows");
+    const status = await get(`status${about}`);
+    const flows = await get(`flows${about}`);
     let news = await get(`events?from=${next}`);
     if (news.next < next) {
       next = 0;

@@ -40,8 +40,8 @@ pub struct Machine {
     pub capabilities: CapabilitySet,
     /// Seconds since 1970.
     pub time: u64,
-    /// The link, as a gateway of the file that runs here now knows it.
-    pub running: Running,
+    /// The link to each peer, as a gateway of the file that runs here now knows it.
+    pub running: Vec<Running>,
 }
 
 /// A link, as a running gateway knows it.
@@ -103,7 +103,7 @@ impl Machine {
             socket_buffers: ["rmem_max", "wmem_max"].map(|name| number(&format!("net/core/{name}"))),
             capabilities: capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty()),
             time,
-            running: Running::default(),
+            running: Vec::new(),
         })
     }
 }

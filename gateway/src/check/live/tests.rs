@@ -30,7 +30,7 @@ fn machine() -> Machine {
         socket_buffers: [212_992; 2],
         capabilities: CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
         time: 1_800_000_000,
-        running: Running { rtt: Some(Duration::from_millis(20)), reports: None },
+        running: vec![Running { rtt: Some(Duration::from_millis(20)), reports: None }],
     }
 }
 
@@ -60,8 +60,8 @@ fn each_mistake_is_told() {
         (true, "a rule is missing", |m| m.guarded = vec!["10.0.7.0/24".parse().unwrap()]),
         (false, "no gateway keeps the kernel", |m| m.guarded.clear()),
         (false, "more than w0 carries", |m| m.interfaces[1].speed = Some(100)),
-        (false, "too small for one flow", |m| m.running.rtt = Some(Duration::from_secs(2))),
-        (false, "fewer reports", |m| m.running.reports = Some(16e3)),
+        (false, "too small for one flow", |m| m.running[0].rtt = Some(Duration::from_secs(2))),
+        (false, "fewer reports", |m| m.running[0].reports = Some(16e3)),
         (false, "has no route", |m| m.unreachable = vec!["10.0.1.0/24".parse().unwrap()]),
     ];
     for (is_error, message, change) in changes {

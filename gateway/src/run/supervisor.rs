@@ -1,0 +1,219 @@
+//! One peer's supervisor: passes on what its control connection tells, and what is asked for, until
+//! the gateway stops.
+
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use session::control::{Command, Control, DownReason, Event};
+use session::identity::Identity;
+use session::message::{GoodbyeReason, Pairing};
+use splice::SessionEnd;
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
+
+use super::telling::Telling;
+use super::workers::Workers;
+use super::{RunError, Towards};
+use crate::admin::Admin;
+use crate::logs::printable;
+use crate::reload::{Reloader, reload_all};
+use crate::renewal::{Renewal, Stamp};
+use crate::requests::Answer;
+use crate::telemetry::{SessionState, Telemetry, Validity};
+
+/// How a gateway is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Not yet.
+    No,
+    /// Flows may finish.
+    Drain,
+    /// Nothing carries them any more.
+    AtOnce,
+}
+
+/// How long the end of things is waited for.
+struct Times {
+    /// That of flows, when the gateway stops.
+    drain: Duration,
+    /// That of a session whose peer is silent.
+    dead_after: Duration,
+}
+
+/// Passes the sessions that control finds on to the data plane, and the policies that are asked
+/// for, until it is time to stop.
+pub(super) struct Supervisor {
+    name: String,
+    control: Control,
+    workers: Workers,
+    telemetry: Arc<Telemetry>,
+    flows: Vec<watch::Sender<Arc<[Pairing]>>>,
+    reloader: Reloader,
+    renewal: Renewal,
+    telling: Telling,
+    times: Times,
+}
+
+impl Supervisor {
+    /// `place`: the peer's number where there are several.
+    pub(super) fn new(
+        peer: Towards,
+        control: Control,
+        workers: Workers,
+        (path, identity): (PathBuf, (Identity, Stamp)),
+        admin: Option<Arc<Admin>>,
+        place: Option<usize>,
+    ) -> Self {
+        let Towards { gateway, policy, telemetry, flows, .. } = peer;
+        let config::Peer { name, address, dead_after, .. } = gateway.peer.clone();
+        let times = Times { drain: gateway.limits.drain.get(), dead_after: dead_after.get() };
+        let renewal = Renewal::new(path, &gateway, identity, control.renewal(), Arc::clone(&telemetry));
+        let renewal = if place.is_some_and(|nth| nth > 0) { renewal.of_another_peer() } else { renewal };
+        let telling = Telling::new(gateway.wan.listen, address);
+        let telling = match place {
+            None => telling,
+            Some(nth) => telling.naming(&name, nth == 0),
+        };
+        let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
+        Self { name, control, workers, telemetry, flows, reloader, renewal, telling, times }
+    }
+
+    /// Runs until `stopped` says so. Each of `asked` has the files read again.
+    pub(super) async fn run(
+        self,
+        mut asked: mpsc::Receiver<oneshot::Sender<Answer>>,
+        mut stopped: watch::Receiver<Stop>,
+    ) -> Result<(), RunError> {
+        let Self { name, control, workers, telemetry, flows, .. } = self;
+        let (mut reloader, mut renewal, mut telling) = (self.reloader, self.renewal, self.telling);
+        let Times { drain, dead_after } = self.times;
+        let (events_in, mut events) = mpsc::channel(16);
+        let (commands, commands_out) = mpsc::channel(4);
+        let control = tokio::spawn(control.run(events_in, commands_out));
+        let mut watchdog = tokio::time::interval(Duration::from_secs(1));
+        let stop = loop {
+            tokio::select! {
+                stop = told_to_stop(&mut stopped) => break stop,
+                event = events.recv() => match event {
+                    Some(event) => handle_event(event, &workers, &telemetry, &flows, dead_after).await,
+                    None => break Stop::Drain,
+                },
+                Some(reply) = asked.recv() => {
+                    let adopt = async |policy, cells| workers.adopt(policy, cells).await;
+                    // Whoever asked may not have waited.
+                    let _ = reply.send(reload_all(&mut renewal, &mut reloader, adopt).await);
+                }
+                _ = watchdog.tick() => {
+                    telling.look(&telemetry, Instant::now());
+                    renewal.look().await;
+                    telemetry.pulse();
+                }
+            }
+        };
+        if stop == Stop::Drain {
+            telemetry.session(SessionState::Draining, None, Instant::now());
+            info!(peer = name, within = ?drain, "stopping: no new flows, those there may finish");
+            wind_up(&workers, drain).await;
+        }
+        let parted = workers.await_shutdown(Instant::now() + PART);
+        // If control is gone, so is whoever would hear it.
+        let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
+        events.close();
+        if control.await.is_err() {
+            warn!(peer = name, "the control connection did not end cleanly");
+        }
+        if stop == Stop::Drain {
+            // Who has not heard of it by then goes without.
+            parted.all().await;
+        }
+        Ok(())
+    }
+}
+
+/// Waits until the gateway stops.
+async fn told_to_stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
+    stopped.wait_for(|stop| *stop != Stop::No).await.map_or(Stop::Drain, |stop| *stop)
+}
+
+/// Lets flows finish, and ends those that are left.
+async fn wind_up(workers: &Workers, drain: Duration) {
+    if !workers.drain(Instant::now() + drain).await {
+        warn!("flows were still busy at the end of the drain time; they end in errors");
+    }
+    workers.down(SessionEnd::Closed).await;
+}
+
+/// Waits for an end that may take long, and shows all the while that somebody does.
+pub(super) async fn pulsing(telemetries: &[Arc<Telemetry>], end: impl Future<Output = ()>) {
+    let mut end = pin!(end);
+    let mut pulses = tokio::time::interval(Duration::from_secs(1));
+    loop {
+        tokio::select! {
+            () = &mut end => return,
+            // What has ended already pulses no more.
+            _ = pulses.tick() => telemetries.iter().for_each(|telemetry| telemetry.pulse_waiting()),
+        }
+    }
+}
+
+/// How long programs have to hear that their flows are over. Where a target has not answered since
+/// a rest, only what a requester comes back to three times can be refused: two timeouts of its NIC,
+/// of half a second each, and some tries of ours.
+pub(super) const PART: Duration = Duration::from_secs(3);
+
+async fn handle_event(
+    event: Event,
+    workers: &Workers,
+    telemetry: &Telemetry,
+    flows: &[watch::Sender<Arc<[Pairing]>>],
+    dead_after: Duration,
+) {
+    match event {
+        Event::Up(session) => {
+            let (resumes, site) = (session.resumes, session.peer.site.clone());
+            telemetry.session_up(resumes, Instant::now());
+            let peer = &session.peer;
+            telemetry.set_expiry(Validity::Peer, peer.valid_until);
+            telemetry.set_peer_build(&peer.build);
+            let text = format!(
+                "with {} at {}, version {}, certificate {}",
+                peer.site,
+                peer.address,
+                if peer.build.is_empty() { "unknown" } else { &peer.build },
+                peer.certificate.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
+            );
+            telemetry.events().push("session_up", &text);
+            let flows: usize = workers.up(*session).all().await.iter().sum();
+            if resumes {
+                info!(peer = site, flows, "the session goes on; so many flows waited for it");
+            }
+        }
+        Event::Lost(reason) => {
+            let why = printable(&reason.to_string());
+            // Keys that are used up, or of a certificate that is revoked, serve no more.
+            let is_over = matches!(reason, DownReason::Spent | DownReason::Revoked);
+            let patience = (!is_over).then_some(dead_after);
+            let (known, waiting) = workers.lost(patience).await;
+            warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
+            telemetry.events().push("session_lost", &format!("{why}; {waiting} flows wait for it to go on"));
+            telemetry.session(SessionState::Lost, Some(why), Instant::now());
+            for (flows, known) in flows.iter().zip(known) {
+                flows.send_replace(known);
+            }
+        }
+        Event::Down(reason) => {
+            let why = printable(&reason.to_string());
+            let open: u64 = telemetry.snapshot(Instant::now()).flows.iter().sum();
+            telemetry.events().push("session_lost", &format!("{why}; {open} flows were open"));
+            telemetry.session(SessionState::Connecting, Some(why), Instant::now());
+            let end = if reason.ends_flows() { SessionEnd::Closed } else { SessionEnd::Lost };
+            // Until its flows have ended, no new session may begin. What the plane last showed of
+            // them may lack the youngest.
+            for (flows, known) in flows.iter().zip(workers.down(end).await) {
+                flows.send_replace(known);
+            }
+        }
+    }
+}
