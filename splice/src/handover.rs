@@ -1,5 +1,5 @@
 //! Moving a flow's half from the worker that pairs to the one that its LAN's packets go to, once
-//! and with nothing reordered (`docs/adr/0019-workers-by-queue-pair.md`).
+//! and with nothing reordered (`docs/adr/0020-workers-by-queue-pair.md`).
 //!
 //! Packets of the LAN go to the worker that their queue pair names, whether or not it has the flow.
 //! Records of the peer go to the host pair's home worker until the peer has heard of the other one.
