@@ -17,12 +17,16 @@
 //! It drops fragments of RoCE that would leave, and RoCE that would be forwarded to the LAN from
 //! other interfaces or in the name of remote hosts: it did not come through the seal.
 //!
+//! Another table bounds what hosts add to the kernel's own of neighbours ([`neighbours`]).
+//!
 //! Rules outlive a process that is killed. They are recognised by protocol and interface, taken
 //! over or removed at the next start, and by hand `ip rule del pref 1` (and
 //! `ip -6 rule del pref 1`) removes one. One gateway per interface: a second one's rules are the
 //! same.
 
 mod forward;
+mod neighbours;
+mod nft;
 
 use std::io;
 use std::mem;
@@ -35,7 +39,9 @@ use rtnetlink::packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 use rustix::io::Errno;
 use thiserror::Error;
 
-use forward::{Forward, is_unsupported};
+use forward::Forward;
+use neighbours::Neighbours;
+use nft::is_unsupported;
 
 use super::ROCE_PORT;
 use super::netlink::Netlink;
@@ -79,6 +85,8 @@ pub struct Guard {
     wanted: Vec<RuleMessage>,
     /// `None` on a kernel that does not know how.
     forward: Option<Forward>,
+    /// The same.
+    neighbours: Option<Neighbours>,
 }
 
 impl Guard {
@@ -99,6 +107,7 @@ impl Guard {
             installed: Vec::new(),
             wanted: Vec::new(),
             forward: None,
+            neighbours: None,
         };
         let earlier = guard.earlier_rules()?;
         // Ours from here on: whatever fails, dropping the guard removes them.
@@ -124,6 +133,7 @@ impl Guard {
         delete_all(&mut guard.kernel, stale)?;
         guard.wanted = wanted.iter().map(|(_, rule)| rule.clone()).collect();
         guard.forward = forward(interface, remote)?;
+        guard.neighbours = neighbours(interface);
         Ok(guard)
     }
 
@@ -165,6 +175,7 @@ impl Guard {
     /// error.
     pub fn remove(mut self) -> Result<(), GuardError> {
         drop(self.forward.take());
+        drop(self.neighbours.take());
         delete_all(&mut self.kernel, mem::take(&mut self.installed))
     }
 
@@ -217,6 +228,20 @@ fn forward(interface: &str, remote: &[IpNet]) -> Result<Option<Forward>, GuardEr
         }
         Err(source) => Err(GuardError::Forward(source)),
     }
+}
+
+fn neighbours(interface: &str) -> Option<Neighbours> {
+    let installed = Neighbours::install(interface);
+    installed
+        .inspect_err(|error| {
+            tracing::warn!(
+                interface,
+                %error,
+                "nftables do not bound what hosts add to the kernel's table of neighbours; a larger \
+                 net.ipv4.neigh.default.gc_thresh3, and that of IPv6, has them need more for it"
+            );
+        })
+        .ok()
 }
 
 impl Drop for Guard {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Type};
 
 use super::*;
-use crate::lan::netns::{Ns, Site};
+use crate::lan::netns::{HOST_MAC, Ns, Site};
+use crate::lan::packet::tests::Injector;
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::wake::{PollFd, PollFlags, poll};
 
@@ -410,5 +411,64 @@ fn no_fragment_of_roce_leaves_unsealed() {
         }
         assert!(seen(0xa6) < 40, "fragments left in spite of the guard");
         guard.remove().unwrap();
+    }
+}
+
+/// What asks for the gateway's address in this name, from this link-layer address.
+fn question(v6: bool, number: u16, mac: [u8; 6]) -> Vec<u8> {
+    let [high, low] = number.to_be_bytes();
+    if !v6 {
+        let head = [&[0xff; 6][..], &mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &mac].concat();
+        return [&head[..], &[11, 0, high, low], &[0; 6], &[10, 0, 0, 254]].concat();
+    }
+    let address = |head: u16, high: u8, last: u16| {
+        let mut address = [0; 16];
+        address[..2].copy_from_slice(&head.to_be_bytes());
+        (address[11], address[12]) = (if head >= 0xff00 { 1 } else { 0 }, high);
+        address[14..].copy_from_slice(&last.to_be_bytes());
+        address
+    };
+    let (source, to, target) =
+        (address(0xfd00, 0, 0x1000 + number), address(0xff02, 0xff, 0xfe), address(0xfd00, 0, 0xfe));
+    let mut icmp = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target, &[1, 1], &mac].concat();
+    let words = [&source[..], &to, &[0, 32, 0, 58], &icmp].concat();
+    let sum: u32 = words.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    icmp[2..4].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    let head = [&[0x33, 0x33, 0xff, 0, 0, 0xfe][..], &mac, &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 32, 58, 255]];
+    [&head.concat()[..], &source, &to, &icmp].concat()
+}
+
+/// In as many names as there may be neighbours, one would keep the kernel from finding any other.
+#[test]
+fn hosts_add_few_neighbours_whatever_they_ask() {
+    const ASKED: u16 = 600;
+    for v6 in [false, true] {
+        let site = Site::new(1500);
+        let guard = site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE)).unwrap());
+        let host = Injector::new(&site);
+        let known = |name: &str| {
+            let list = site.gateway.ip(&format!("{} neigh show dev g0", if v6 { "-6" } else { "-4" }));
+            list.lines().filter(|line| line.contains(name)).count()
+        };
+        let name = if v6 { "fd00::1" } else { "11.0." };
+        for number in 0..ASKED {
+            host.send_frame(&question(v6, number, HOST_MAC));
+        }
+        // 30 at once, and 10 a second.
+        let added = known(name);
+        assert!((1..ASKED as usize / 2).contains(&added), "{added} of {ASKED}");
+        // Another host is heard of nevertheless.
+        host.send_frame(&question(v6, 0xefe, [2, 0, 0, 0, 0, 7]));
+        assert_eq!(known(if v6 { "fd00::1efe " } else { "11.0.14.254 " }), 1);
+        // So many link-layer addresses have no more together than what is for all.
+        for number in 0..ASKED {
+            let [high, low] = number.to_be_bytes();
+            host.send_frame(&question(v6, 0x800 + number, [2, 0, 0, 1, high, low]));
+        }
+        let added = known(name);
+        assert!((100..=ASKED as usize).contains(&added), "{added} of {}", 2 * ASKED);
+        guard.remove().unwrap();
+        assert!(site.gateway.run(|| Neighbours::install("g0").is_ok()), "nothing is left");
     }
 }

@@ -8,7 +8,7 @@ mod raw;
 pub(in crate::lan) mod resolve;
 mod ring;
 #[cfg(test)]
-mod tests;
+pub(in crate::lan) mod tests;
 pub(in crate::lan) mod waiting;
 
 use std::io;

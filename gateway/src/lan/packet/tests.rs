@@ -98,10 +98,10 @@ pub(super) fn deliver(packet: &mut Packet) -> usize {
 }
 
 /// Sends frames as they are from the host's interface.
-struct Injector(Socket);
+pub(in crate::lan) struct Injector(Socket);
 
 impl Injector {
-    fn new(site: &Site) -> Self {
+    pub(in crate::lan) fn new(site: &Site) -> Self {
         Self(site.host.run(|| {
             let socket = Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(0))).unwrap();
             ring::bind(socket.as_fd(), name_to_index(&socket, "v0").unwrap()).unwrap();
@@ -110,8 +110,11 @@ impl Injector {
     }
 
     fn send(&self, to: [u8; 6], ether: &[u8], l3: &[u8]) {
-        let frame = [&to[..], &HOST_MAC, ether, l3].concat();
-        assert_eq!(self.0.send(&frame).unwrap(), frame.len());
+        self.send_frame(&[&to[..], &HOST_MAC, ether, l3].concat());
+    }
+
+    pub(in crate::lan) fn send_frame(&self, frame: &[u8]) {
+        assert_eq!(self.0.send(frame).unwrap(), frame.len());
     }
 }
 
