@@ -58,7 +58,7 @@ impl Messages {
         writeln!(
             out,
             "{:>8} {:>8} {:>11} {:>9} {:>9} {:>11} {:>8} {:>8} {:>8} {:>8}",
-            "[bytes]", "flows", "[1/s]", "[ms]", "[ms]", "by rate", "[us]", "[us]", "[us]", "resent"
+            "[bytes]", "flows", "[1000/s]", "[ms]", "[ms]", "by rate", "[us]", "[us]", "[us]", "resent"
         )?;
         for (size, count) in
             self.sizes.iter().flat_map(|size| self.counts.iter().map(move |count| (*size, *count)))
@@ -71,7 +71,8 @@ impl Messages {
             let [at_a, at_b, others] = [at_a, at_b, others].map(|cores| cores * 1e6 / rate);
             writeln!(
                 out,
-                "{size:>8} {count:>8} {rate:>11.0} {:>9.3} {:>9.3} {:>11.0} {at_a:>8.2} {at_b:>8.2} {others:>8.2} {:>8}",
+                "{size:>8} {count:>8} {:>11.1} {:>9.3} {:>9.3} {:>11.1} {at_a:>8.2} {at_b:>8.2} {others:>8.2} {:>8}",
+                rate / 1e3,
                 p50 * 1e3,
                 p99 * 1e3,
                 p99 * rate,
