@@ -115,7 +115,7 @@ pub enum Owner<F, P> {
     Here(F),
 }
 
-/// What becomes of a packet of the LAN.
+/// The fate of a packet of the LAN.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrived<'a, F, P> {
     /// This flow handles it.

@@ -1,4 +1,4 @@
-//! What a pair of gateways does with small messages, by their size and the number of queue pairs.
+//! Small messages through a pair of gateways, by their size and the number of queue pairs.
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -51,7 +51,7 @@ pub(super) struct Client {
     /// Queue pairs that may have room for another message, so that nobody looks at thousands that
     /// have none. Each once.
     roomy: VecDeque<u32>,
-    /// What is outstanding of all queue pairs, and the most of that, in bytes of a receive ring.
+    /// Bytes of a receive ring outstanding over all queue pairs, and the most of that.
     outstanding: u64,
     most: u64,
     phase: Phase,
