@@ -237,12 +237,15 @@ mod tests {
         let [patience] = &*patience else { panic!("one flow: {patience:?}") };
         assert!(patience.terms.is_some_and(|terms| terms.retries == 7), "{patience:?}");
         core.session_down(SessionEnd::Lost, now);
+        // As a worker does after whatever comes: flows are served then, and their timers armed.
+        while core.poll_lan(now, &mut out).is_some() {}
         now += Duration::from_secs(1);
         shown.renew(&core, now);
         assert!(!shown.flows.borrow().is_empty(), "it lingers");
         for _ in 0..3 {
             now += Settings::new(Vec::new(), 1_000_000_000, 1400).linger;
             core.handle_timeout(now);
+            while core.poll_lan(now, &mut out).is_some() {}
         }
         shown.renew(&core, now);
         assert_eq!(shown.flows.borrow().len(), 0);
