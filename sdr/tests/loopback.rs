@@ -274,6 +274,42 @@ fn a_goodbye_that_overtakes_packets_costs_none() {
     until(|| handle.has_ended().then_some(()));
 }
 
+/// Runs this program's test `name` in a name space whose loopback carries 1500 bytes.
+/// Returns its exit code; `None` where name spaces cannot be made.
+fn on_a_small_loopback(name: &str) -> Option<i32> {
+    let command = "ip link set lo mtu 1500 up || exit 99; exec \"$0\" --exact \"$1\" --include-ignored";
+    let mut unshare = std::process::Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--net", "sh", "-c", command]);
+    let output = unshare.arg(std::env::current_exe().unwrap()).arg(name).output().ok()?;
+    let code = output.status.code().filter(|code| [0, 101].contains(code));
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    code
+}
+
+/// Packets that the way does not carry would all be lost in silence.
+#[test]
+fn an_mtu_beyond_the_ways_is_an_error_by_name() {
+    match on_a_small_loopback("inside_a_small_loopback") {
+        Some(code) => assert_eq!(code, 0),
+        None => println!("no name spaces here: nothing was tested"),
+    }
+}
+
+#[test]
+#[ignore = "another test runs it in a name space"]
+fn inside_a_small_loopback() {
+    for (mtu, needed) in [(Mtu::B1024, None), (Mtu::B2048, Some(2108)), (Mtu::B4096, Some(4156))] {
+        let attr = QpAttr { mtu, ..attr() };
+        let [near, far] = [(); 2].map(|()| Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap());
+        let told = match near.connect(&far.blob(), &SECRET) {
+            Ok(_) => None,
+            Err(UdpError::PathMtu { needed, mtu: 1500 }) => Some(needed),
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(told, needed, "{mtu:?}");
+    }
+}
+
 #[test]
 fn a_side_that_leaves_says_goodbye() {
     let [near, far] = pair(attr());

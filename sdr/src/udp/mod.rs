@@ -34,12 +34,13 @@ mod details;
 mod drive;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use rustix::net::sockopt;
 use session::schedule::{EXPORTER_BYTES, KeyError, Role, Secrets};
 use session::seal::{most_forgeries, packets_per_epoch};
 use session::{Cipher, OVERHEAD, Opener, Sealer};
@@ -61,6 +62,8 @@ const SALT: &[u8] = b"longhaul/1 sdr";
 const CIPHER: Cipher = Cipher::Aes128Gcm;
 /// Bytes of the headers of IPv6 and UDP.
 const IP_UDP: usize = 48;
+/// By how much a header of IPv4 is shorter.
+const IPV4_SHORTER: usize = 20;
 
 /// Returns the instant of now: the back end is where the core's time comes from.
 #[expect(clippy::disallowed_methods, reason = "a back end hands the core its time")]
@@ -92,6 +95,17 @@ pub enum UdpError {
         wanted: usize,
         /// Ports that were named.
         given: usize,
+    },
+    /// A full packet is larger than what the way to the peer carries. Nothing is fragmented.
+    #[error(
+        "a packet has {needed} bytes with its headers, and the way to the peer carries {mtu}: \
+             take a smaller MTU"
+    )]
+    PathMtu {
+        /// Bytes of the largest packet, with all headers.
+        needed: usize,
+        /// MTU of the way to the peer, as far as the system knows.
+        mtu: usize,
     },
     /// Sockets, random numbers or the thread.
     #[error("{0}")]
@@ -172,6 +186,12 @@ impl Unconnected {
         if peers.len() != self.channels.len() || theirs.address.is_ipv4() != self.ours.address.is_ipv4() {
             return Err(Mismatch::BackEnd.into());
         }
+        let needed = size + IP_UDP - if theirs.address.is_ipv4() { IPV4_SHORTER } else { 0 };
+        for peer in &peers {
+            if let Some(mtu) = path_mtu(self.ours.address, *peer).filter(|mtu| *mtu < needed) {
+                return Err(UdpError::PathMtu { needed, mtu });
+            }
+        }
         let secrets = secrets(secret, &self.ours, &theirs)?;
         let datagram = u16::try_from(size).unwrap_or(u16::MAX);
         let alarm = Arc::new(Alarm::new()?);
@@ -199,6 +219,15 @@ impl Unconnected {
 pub type QueuePair = crate::link::QueuePair<UdpStats>;
 /// The thread of a queue pair.
 pub type Link = crate::link::Link<UdpStats>;
+
+/// Returns the MTU of the way to `peer`, if the system knows it.
+fn path_mtu(from: IpAddr, peer: SocketAddr) -> Option<usize> {
+    let socket = UdpSocket::bind(SocketAddr::new(from, 0)).ok()?;
+    // This sends nothing: it looks for the route.
+    socket.connect(peer).ok()?;
+    let mtu = if peer.is_ipv4() { sockopt::ip_mtu(&socket) } else { sockopt::ipv6_mtu(&socket) };
+    usize::try_from(mtu.ok()?).ok()
+}
 
 /// Derives the connection's keys.
 fn secrets(secret: &[u8; SECRET_BYTES], ours: &Details, theirs: &Details) -> Result<Secrets, KeyError> {
