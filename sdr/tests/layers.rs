@@ -231,6 +231,39 @@ fn round_trip_and_rate_are_measured_all_the_time() {
     }
 }
 
+/// A layer that was told a far too long round trip, and lost all that it sent at first, does not wait
+/// by it.
+#[test]
+fn a_round_trip_that_was_told_too_long_delays_no_repair() {
+    let wrong = Timing::new(Duration::from_secs(10), attr().rate);
+    for scheme in schemes() {
+        let mut world = World::timed(1, &scheme, Some(clean()), wrong);
+        world.links[0] = Link::new(Faults { loss: 1, ..clean() });
+        let bytes = vec![5; 8 << 10];
+        world.receiving.expect(bytes.len()).unwrap();
+        world.sending.send(&Arc::new(Buffer::from(bytes.clone()))).unwrap();
+        for _ in 0..80 {
+            world.step();
+        }
+        world.links[0].repair();
+        let start = world.now;
+        let taken = loop {
+            world.step();
+            if let Some(taken) = world.receiving.take() {
+                break taken;
+            }
+            let spent = world.now.duration_since(start);
+            assert!(spent < Duration::from_millis(300), "{scheme:?}: nothing after {spent:?}");
+        };
+        assert!(taken == bytes);
+        println!("{scheme:?}: {:?}", world.now.duration_since(start));
+        while !world.sending.is_idle() {
+            world.step();
+            assert!(world.now.duration_since(start) < Duration::from_millis(300), "{scheme:?}");
+        }
+    }
+}
+
 /// Both sides take another scheme at the same message, while earlier ones are under way.
 #[test]
 fn both_sides_switch_schemes_between_messages() {

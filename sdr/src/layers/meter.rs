@@ -15,6 +15,9 @@ const IDLE_PAUSE: u32 = 32;
 const WINDOWS: u32 = 8;
 /// Pings, and looks at the rate, are no closer than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+/// Pings are no further apart than this until the first echo: the round trip that was told may be
+/// wrong.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// A timeout is longer than the round trip by this at least (RFC 9002, 6.1.2).
 const GRANULARITY: Duration = Duration::from_millis(1);
@@ -81,6 +84,7 @@ impl Meter {
     /// Sends a ping if one is due.
     pub(super) fn ping(&mut self, control: &ControlPath, is_busy: bool, now: Instant) {
         let pause = if is_busy { self.path.rtt / BUSY_PINGS } else { self.path.rtt * IDLE_PAUSE };
+        let pause = if self.path.samples == 0 { pause.min(FIRST_PAUSE) } else { pause };
         let pause = pause.max(SHORTEST_PAUSE);
         // A message that begins does not wait for the end of a long pause.
         self.next_ping = self.next_ping.min(now + pause);

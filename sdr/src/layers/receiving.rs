@@ -122,7 +122,9 @@ struct Part {
     report: Instant,
     /// Packets that were there at the last look.
     arrived: u32,
-    /// When it is looked at again, although nothing came.
+    /// When it was looked at.
+    looked: Instant,
+    /// When it is looked at again, although nothing came: a round trip later at the latest.
     look: Instant,
     /// By chunk: when it is taken to be lost.
     lost: Vec<Option<Instant>>,
@@ -332,6 +334,7 @@ impl Receiving {
                 fallback: false,
                 report: now + self.meter.timing().report(),
                 arrived: 0,
+                looked: now,
                 look: now,
                 lost: vec![None; chunks],
                 scheme,
@@ -344,10 +347,12 @@ impl Receiving {
     fn advance(&mut self, part: &mut Part, control: &ControlPath, now: Instant) -> Close {
         if let Half::Open(_) = part.data {
             let arrived = part.data.arrived() + part.parity.as_ref().map_or(0, Half::arrived);
-            if arrived == part.arrived && now < part.look {
+            // Timers follow what is measured, so none is waited for in one piece.
+            let look = part.look.min(part.looked + self.meter.timing().rtt);
+            if arrived == part.arrived && now < look {
                 return Close::Waits;
             }
-            part.arrived = arrived;
+            (part.arrived, part.looked) = (arrived, now);
             let (data, parity) = (part.data.chunks(), part.parity.as_ref().map(Half::chunks));
             if part.parity_waits || !suffices(&part.scheme, &data, parity.as_deref().unwrap_or_default()) {
                 self.tell(part, &data, control, now);
@@ -448,8 +453,7 @@ impl Receiving {
         }
         let report_at = repeats.then_some(part.report);
         let next = [fallback_at.filter(|_| !part.fallback), report_at, loss_at].into_iter().flatten().min();
-        // Timers follow what is measured, so none is waited for in one piece.
-        part.look = next.unwrap_or(now + timing.rtt).min(now + timing.rtt);
+        part.look = next.unwrap_or(now + timing.rtt);
     }
 }
 

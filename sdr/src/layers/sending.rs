@@ -59,8 +59,8 @@ struct Part {
     parity: Option<Slice>,
     /// True if chunks are repeated after a timeout.
     repeats: bool,
-    /// When the receiver is asked next.
-    ask: Instant,
+    /// The receiver is asked next after a timeout from here on, as long as timeouts are then.
+    ask_from: Instant,
     done: bool,
 }
 
@@ -241,10 +241,9 @@ impl Sending {
         }
     }
 
-    /// Returns when a part is asked about whose last byte is handed over now.
-    fn next_ask(&self, now: Instant) -> Instant {
-        let timing = self.meter.timing();
-        now + timing.injection(self.queued.saturating_sub(self.qp.injected())) + timing.rto
+    /// Returns when a part has left whose last byte is handed over now.
+    fn leaves_at(&self, now: Instant) -> Instant {
+        now + self.meter.timing().injection(self.queued.saturating_sub(self.qp.injected()))
     }
 
     fn read(&mut self, letter: &Letter, control: &ControlPath, now: Instant) {
@@ -317,9 +316,9 @@ impl Sending {
                 }
                 part.parity = None;
                 self.queued += bytes;
-                let ask = self.next_ask(now);
+                let ask_from = self.leaves_at(now);
                 if let Some(part) = self.parts.back_mut() {
-                    part.ask = ask;
+                    part.ask_from = ask_from;
                 }
             }
             if self.waiting.is_empty() {
@@ -347,8 +346,9 @@ impl Sending {
             end_of_chunk += piece.len() as u64;
             chunks.push(Chunk { there: false, state: Leaving::Queued { end: end_of_chunk } });
         }
-        let (number, ask, next_end) = (self.next_part, now, self.queued);
-        let mut part = Part { number, stream, chunks, next_end, parity, repeats, ask, done: false, from };
+        let (number, next_end) = (self.next_part, self.queued);
+        let mut part =
+            Part { number, stream, chunks, next_end, parity, repeats, ask_from: now, done: false, from };
         self.next_part = self.next_part.wrapping_add(1);
         let whole = Slice::new(&part.from.memory, part.from.start..end);
         if whole.is_some_and(|whole| part.stream.write(0, whole).is_ok()) {
@@ -358,7 +358,7 @@ impl Sending {
             part.repeats = true;
             part.chunks.iter_mut().for_each(|chunk| chunk.state = Leaving::Lost);
         }
-        part.ask = self.next_ask(now);
+        part.ask_from = self.leaves_at(now);
         self.parts.push_back(part);
     }
 
@@ -393,8 +393,8 @@ impl Sending {
                 chunk.state = Leaving::Queued { end: self.queued };
                 part.next_end = part.next_end.min(self.queued);
             }
-            if now >= part.ask {
-                part.ask = now + rto;
+            if now >= part.ask_from + rto {
+                part.ask_from = now;
                 // Asked again if it is lost.
                 let _ = control.send(&Letter::Ask { part: part.number }.encode());
             }
