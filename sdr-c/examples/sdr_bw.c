@@ -326,6 +326,13 @@ static void drive(const struct options *options, struct sdr_qp *qp, uint32_t lke
     free(handles);
 }
 
+static void usage(void) {
+    fprintf(stderr, "usage: sdr_bw -a ADDRESS [-d DEVICE] [-p PORT] [-s BYTES] [-c CHUNK BYTES] [-f IN FLIGHT] [-n MESSAGES]\n"
+                    "       [-C CHANNELS] [-m MTU] [-r MBIT/S] [-t RTT IN US]\n"
+                    "       [-S none|rto|nack|mds:K,M|xor:K,M] [-v] [SERVER]\n");
+    exit(2);
+}
+
 static struct options parse(int argc, char **argv) {
     struct options options = {
         .port = "18516", .size = 512 << 10, .chunk_log = 16, .in_flight = 16, .messages = 1000,
@@ -347,15 +354,12 @@ static struct options parse(int argc, char **argv) {
         case 't': options.rtt = number; break;
         case 'S': options.scheme = strcmp(optarg, "none") ? optarg : NULL; break;
         case 'v': options.validate = 1; break;
-        default: exit(2);
+        default: usage();
         }
     }
     options.server = argv[optind];
     if (!options.address || !options.size || !options.in_flight || options.mtu < 64) {
-        fprintf(stderr, "usage: sdr_bw -a ADDRESS [-d DEVICE] [-p PORT] [-s BYTES] [-c CHUNK BYTES] [-f IN FLIGHT] [-n MESSAGES]\n"
-                        "       [-C CHANNELS] [-m MTU] [-r MBIT/S] [-t RTT IN US]\n"
-                        "       [-S none|rto|nack|mds:K,M|xor:K,M] [-v] [SERVER]\n");
-        exit(2);
+        usage();
     }
     return options;
 }

@@ -163,6 +163,10 @@ fn sdr_bw_measures_between_two_processes() {
     let (program, secret) = (scratch.path().join("sdr_bw"), secret(scratch.path()));
     compile("examples/sdr_bw.c", &program);
     let port = free_port();
+    for wrong in ["-h", "-?", "-s"] {
+        let told = Command::new(&program).arg(wrong).output().unwrap();
+        assert!(String::from_utf8(told.stderr).unwrap().contains("usage: sdr_bw -a ADDRESS"), "{wrong}");
+    }
     let mut server = bandwidth(&program, &secret, port).spawn().unwrap();
     let client = bandwidth(&program, &secret, port).arg("127.0.0.1").output().unwrap();
     assert!(server.wait().unwrap().success() && client.status.success(), "{client:?}");

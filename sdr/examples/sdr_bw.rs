@@ -26,6 +26,10 @@ use sdr::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
+const USAGE: &str = "sdr_bw -a ADDRESS [-d RDMA DEVICE] [-p PORT] [-s BYTES] [-c CHUNK BYTES] [-f IN FLIGHT]
+       [-n MESSAGES] [-C CHANNELS] [-m MTU] [-r MBIT/S] [-t RTT IN US] [-v]
+       [-S none|rto|nack|mds:K,M|xor:K,M] [SERVER]";
+
 /// After so long without a new packet, a message is completed as it is.
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -74,7 +78,9 @@ impl Options {
                 options.server = Some(word.parse()?);
                 continue;
             }
-            let value = words.next().ok_or("an option without its value")?;
+            let Some(value) = words.next() else {
+                return Err(format!("no option {word}, or no value of it; usage: {USAGE}").into());
+            };
             match word.as_str() {
                 "-a" => options.address = value.parse()?,
                 "-d" => options.device = Some(value),
@@ -89,7 +95,7 @@ impl Options {
                 "-t" => options.rtt = value.parse()?,
                 "-S" if value == "none" => options.scheme = None,
                 "-S" => options.scheme = Some(value.parse()?),
-                _ => return Err(format!("no option {word}").into()),
+                _ => return Err(format!("no option {word}; usage: {USAGE}").into()),
             }
         }
         Ok(options)
