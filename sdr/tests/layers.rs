@@ -231,8 +231,8 @@ fn round_trip_and_rate_are_measured_all_the_time() {
     }
 }
 
-/// A layer that was told a far too long round trip, and lost all that it sent at first, does not wait
-/// by it.
+/// A layer that was told a far too long round trip, and lost all that it sent at first, does not
+/// wait by it.
 #[test]
 fn a_round_trip_that_was_told_too_long_delays_no_repair() {
     let wrong = Timing::new(Duration::from_secs(10), attr().rate);

@@ -239,6 +239,17 @@ fn blobs_that_do_not_fit_are_refused_by_name() {
     assert!(matches!(result, Err(UdpError::Mismatch(sdr::blob::Mismatch::Chunk))));
     let result = Unconnected::bind(attr(), "0.0.0.0".parse().unwrap());
     assert!(matches!(result, Err(UdpError::Address(_))));
+    // Nobody receives there, or all do.
+    let ways =
+        [("0.0.0.0", [1, 2]), ("239.1.1.1", [1, 2]), ("255.255.255.255", [1, 2]), ("127.0.0.1", [1, 0])];
+    for (address, ports) in ways {
+        let blob = bind().blob_by_way_of(address.parse().unwrap(), &ports).unwrap();
+        let result = bind().connect(&blob, &SECRET);
+        assert!(
+            matches!(result, Err(UdpError::Mismatch(sdr::blob::Mismatch::BackEnd))),
+            "{address} {ports:?}"
+        );
+    }
     let data = Slice::new(&Arc::new(Buffer::zeroed(8)), 4..9);
     assert!(data.is_none());
 }

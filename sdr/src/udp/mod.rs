@@ -34,7 +34,7 @@ mod details;
 mod drive;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
@@ -183,7 +183,12 @@ impl Unconnected {
             connect(&self.blob, &peer, OVERHEAD + IP_UDP, start)?;
         let peers: Vec<SocketAddr> =
             theirs.ports.iter().map(|port| SocketAddr::new(theirs.address, *port)).collect();
-        if peers.len() != self.channels.len() || theirs.address.is_ipv4() != self.ours.address.is_ipv4() {
+        let is_nowhere = theirs.address.is_unspecified()
+            || theirs.address.is_multicast()
+            || theirs.address == IpAddr::V4(Ipv4Addr::BROADCAST)
+            || theirs.ports.contains(&0);
+        let is_v4 = self.ours.address.is_ipv4();
+        if is_nowhere || peers.len() != self.channels.len() || theirs.address.is_ipv4() != is_v4 {
             return Err(Mismatch::BackEnd.into());
         }
         let needed = size + IP_UDP - if theirs.address.is_ipv4() { IPV4_SHORTER } else { 0 };
