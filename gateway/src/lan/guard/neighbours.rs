@@ -11,15 +11,17 @@
 //!         type filter hook input priority 0; policy accept;
 //!         iifname INTERFACE arp operation request \
 //!             update @askers { ether saddr limit rate over 10/second burst 30 packets } drop
-//!         iifname INTERFACE arp operation request limit rate over 60/second burst 200 packets drop
+//!         iifname INTERFACE arp operation request limit rate over 64/second burst 204 packets drop
 //!     }
 //! }
 //! table inet longhaul-INTERFACE-NUMBER { the same for ICMPv6 types 133, 134, 135, 137 }
 //! ```
+//! The second limit is in proportion to the table, which has to have room for all hosts.
 //! Answers pass: they add nobody.
 //! One who asks by many link-layer addresses takes the bound for all from its neighbours, but not
 //! from other interfaces.
 
+use std::fs;
 use std::io;
 use std::time::Duration;
 
@@ -35,9 +37,13 @@ const MOST_ASKERS: u32 = 1024;
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// What one link-layer address may ask: so many a second, and so many at once.
 const OF_ONE: (u64, u32) = (10, 30);
-/// The same for all of the interface. In 5 s these are 500, and with the gateway's own searches
-/// they fit into the table.
-const OF_ALL: (u64, u32) = (60, 200);
+/// The same for all of the interface, as parts of the table. In 5 s these are half of it, which
+/// leaves room for the gateway's own searches.
+const RATE_OF_ALL: u32 = 16;
+const BURST_OF_ALL: u32 = 5;
+/// What the kernel begins with.
+const USUAL_TABLE: u32 = 1024;
+const LARGEST_TABLE: u32 = 1 << 20;
 
 /// NF_ARP_IN, NF_INET_LOCAL_IN.
 const HOOK_ARP_IN: u32 = 0;
@@ -101,6 +107,7 @@ impl Neighbours {
 
 /// A table whose chain bounds what goes on after `asks`.
 fn install(family: u8, hook: u32, asks: &dyn Fn(&mut Attributes), interface: &str) -> io::Result<Table> {
+    let of_all = of_all(family);
     let mut table = Table::new(family, interface)?;
     table.add_chain(CHAIN, hook, PRIORITY)?;
     table.add_set(ASKERS, &ETHER, MOST_ASKERS, REMEMBERED)?;
@@ -120,10 +127,20 @@ fn install(family: u8, hook: u32, asks: &dyn Fn(&mut Attributes), interface: &st
     })?;
     table.add_rule(CHAIN, &|list| {
         asks(list);
-        expression(list, "limit", |data| beyond(data, OF_ALL));
+        expression(list, "limit", |data| beyond(data, of_all));
         drop_it(list);
     })?;
     Ok(table)
+}
+
+/// What all of an interface may ask: so many a second, and so many at once.
+fn of_all(family: u8) -> (u64, u32) {
+    let version = if family == ARP { "ipv4" } else { "ipv6" };
+    // Only the machine's first name space has the file, for all.
+    let bound = fs::read_to_string(format!("/proc/sys/net/{version}/neigh/default/gc_thresh3"));
+    let bound = bound.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(USUAL_TABLE);
+    let bound = bound.clamp(USUAL_TABLE, LARGEST_TABLE);
+    (u64::from(bound / RATE_OF_ALL), bound / BURST_OF_ALL)
 }
 
 /// Goes on only beyond so many packets a second, and so many at once.
