@@ -72,7 +72,7 @@ pub struct Socket {
     part: Part,
     hosts: Hosts,
     /// `None`: the kernel keeps what waits.
-    ways: Option<Ways>,
+    ways: Option<Box<Ways>>,
     mtu: usize,
     stats: SocketStats,
 }
@@ -127,6 +127,7 @@ impl Socket {
         let ways = match config.listen.ip() {
             listen if listen.is_loopback() => None,
             listen => Ways::new(listen, part.threads)
+                .map(Box::new)
                 .inspect_err(|error| tracing::warn!(%error, "absent hosts may delay others: no netlink"))
                 .ok(),
         };
@@ -184,7 +185,8 @@ impl Socket {
     /// Looks at the clock and at what is new of hosts, and queues the packets that have waited for
     /// it. Only between a commit and the next reservation.
     fn look(&mut self) {
-        let Self { udp, hosts, ways: Some(Ways { hops, waiting, now }), stats, .. } = self else { return };
+        let Self { udp, hosts, ways: Some(ways), stats, .. } = self else { return };
+        let Ways { hops, waiting, now } = &mut **ways;
         *now = Instant::now();
         hops.learn(*now, &mut |host, hop| stats.no_neighbour += waiting.answer(host, hop));
         if waiting.is_empty() {
