@@ -416,7 +416,6 @@ mod tests {
     }
 
     /// Packets that the client sends without an answer, by queue pair.
-    #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
     fn sent_at_once(workload: Workload, ring: usize) -> BTreeMap<u32, usize> {
         let now = Instant::now();
         let (mut host, mut client) = Client::new(&config(workload), ring).unwrap();
