@@ -52,7 +52,7 @@ fn each_of_several_peers_has_its_prefixes_policy_and_share() {
     assert_eq!(files, [None, Some(example("policy-c.toml"))]);
     // As with one peer, a gateway is its only view.
     let one = Gateway::load(&example("gateway-a.toml")).unwrap();
-    assert_eq!(one.views(), [one.clone()]);
+    assert_eq!(one.views(), std::slice::from_ref(&one));
 }
 
 #[test]
