@@ -17,7 +17,7 @@ impl NearSide {
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         let target = flow.places.target;
-        self.touch(slot);
+        self.touch(slot, ctx);
         self.release_target(target, ctx);
     }
 
@@ -29,7 +29,7 @@ impl NearSide {
         // Should there be no room even for this, it comes before CLOSE again.
         flow.tell(&Head::Abort { flow: flow.id, reason }, ctx);
         let target = flow.places.target;
-        self.touch(slot);
+        self.touch(slot, ctx);
         self.release_target(target, ctx);
     }
 
@@ -66,7 +66,7 @@ impl NearSide {
                 flow.waiting = 0;
                 self.by_id.remove(&flow.id);
             }
-            self.touch(slot);
+            self.touch(slot, ctx);
         }
     }
 
@@ -78,7 +78,7 @@ impl NearSide {
             if !flow.near.is_idle() && !flow.near.is_to_try_again() {
                 flow.excuse_wait(ctx.now);
             }
-            self.touch(slot);
+            self.touch(slot, ctx);
         }
     }
 
@@ -119,12 +119,12 @@ impl NearSide {
     }
 
     /// The flow's connection is being taken down. What is outstanding is still seen to its end.
-    pub(crate) fn end(&mut self, key: &FlowKey) {
+    pub(crate) fn end(&mut self, key: &FlowKey, ctx: &Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.ending = true;
         }
-        self.touch(slot);
+        self.touch(slot, ctx);
     }
 
     /// Forgets the flow here and at the peer.

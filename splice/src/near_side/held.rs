@@ -62,7 +62,7 @@ impl NearSide {
                     && !flow.places.awaits_target
                 {
                     flow.near.set_writable(true, ctx.now);
-                    self.touch(slot);
+                    self.touch(slot, ctx);
                 }
             }
         }

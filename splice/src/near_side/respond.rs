@@ -24,7 +24,7 @@ impl NearSide {
             if let Ok(packet) = Packet::parse(body) {
                 Self::meet(flow, packet.bth.dest_qp, ctx);
             }
-            return self.touch(slot);
+            return self.touch(slot, ctx);
         }
         // Else it would pass for what was taken at once.
         ctx.stats.bad_records += u64::from(body.is_empty());
@@ -61,7 +61,7 @@ impl NearSide {
             ctx.senders.note_completion(class, time);
         }
         let target = flow.places.target;
-        self.touch(slot);
+        self.touch(slot, ctx);
         self.release_target(target, ctx);
     }
 
@@ -135,7 +135,7 @@ impl NearSide {
             flow.pair(requester_qpn);
             ctx.stats.paired += 1;
         }
-        self.touch(slot);
+        self.touch(slot, ctx);
     }
 
     /// The peer learned a flow's requester in an earlier session and could not say so any more: now
