@@ -1,4 +1,4 @@
-//! What strangers on the WAN's own link do to the control connection, in network name spaces.
+//! Strangers on the WAN's own link against the control connection, in network name spaces.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 4800;
 /// Bytes that the kernel counts for a datagram on a link with an MTU of 1500.
 const TRUE_SIZE: usize = 2304;
-/// What waits at most: 32 at once, and 8 a second while a neighbour is looked for. That takes three
+/// Bytes that wait at most: 32 datagrams at once, and 8 a second while a neighbour is looked for. That takes three
 /// seconds, and another one may pass until its end is seen.
 const MOST: usize = (32 + 4 * 8) * TRUE_SIZE;
 

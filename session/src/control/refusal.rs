@@ -222,8 +222,8 @@ impl Refusals {
         Refusal::ALL.map(|reason| self.get(reason))
     }
 
-    /// Returns how many datagrams to others than the peer were dropped, since they get no more than a
-    /// few.
+    /// Returns how many datagrams to others than the peer were dropped, since they get no more than
+    /// a few.
     #[must_use]
     pub fn unanswered(&self) -> u64 {
         self.unanswered.load(Ordering::Relaxed)

@@ -35,13 +35,13 @@ const ASKERS: &str = "askers";
 /// Link-layer addresses remembered, and for how long.
 const MOST_ASKERS: u32 = 1024;
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// What one link-layer address may ask: so many a second, and so many at once.
+/// Questions of one link-layer address that pass: so many a second, and so many at once.
 const OF_ONE: (u64, u32) = (10, 30);
 /// The same for all of the interface, as parts of the table. In 5 s these are half of it, which
 /// leaves room for the gateway's own searches.
 const RATE_OF_ALL: u32 = 16;
 const BURST_OF_ALL: u32 = 5;
-/// What the kernel begins with.
+/// The kernel begins with so many.
 const USUAL_TABLE: u32 = 1024;
 const LARGEST_TABLE: u32 = 1 << 20;
 
@@ -133,7 +133,7 @@ fn install(family: u8, hook: u32, asks: &dyn Fn(&mut Attributes), interface: &st
     Ok(table)
 }
 
-/// What all of an interface may ask: so many a second, and so many at once.
+/// Questions of all of an interface that pass: so many a second, and so many at once.
 fn of_all(family: u8) -> (u64, u32) {
     let version = if family == ARP { "ipv4" } else { "ipv6" };
     // Only the machine's first name space has the file, for all.

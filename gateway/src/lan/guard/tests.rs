@@ -414,7 +414,7 @@ fn no_fragment_of_roce_leaves_unsealed() {
     }
 }
 
-/// What asks for the gateway's address in this name, from this link-layer address.
+/// A question for the gateway's address in this name, from this link-layer address.
 fn question(v6: bool, number: u16, mac: [u8; 6]) -> Vec<u8> {
     let [high, low] = number.to_be_bytes();
     if !v6 {

@@ -55,8 +55,8 @@ pub struct SenderConfig {
     /// Bits per second at which packets leave, for telling how long what remains will take. Without
     /// it, `hybrid` protects all packets.
     pub rate: Option<u64>,
-    /// Where packets stand in their block is told ([`Sender::in_block`]): there is more than one lane to
-    /// spread blocks over.
+    /// Where packets stand in their block is told ([`Sender::in_block`]): there is more than one
+    /// lane to spread blocks over.
     pub tells_block: bool,
 }
 
