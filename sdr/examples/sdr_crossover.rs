@@ -37,8 +37,8 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Coding is ahead where it is faster by so much. It saves a round trip, at once.
 const AHEAD: f64 = 1.25;
 /// Below this size, where a message in ten or fewer loses a packet, there are [`SMALL_TIMES`] as
-/// many messages. A percentile of 50 is then a matter of luck: with one in 16, it is a repetition's in
-/// one run of five, and with 200 in one of fifty.
+/// many messages. A percentile of 50 is then a matter of luck: with one in 16, it is a
+/// repetition's in one run of five, and with 200 in one of fifty.
 const SMALL: u64 = 1 << 20;
 const SMALL_TIMES: usize = 4;
 /// Messages that the receiver awaits ahead.

@@ -19,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 4800;
 /// Bytes that the kernel counts for a datagram on a link with an MTU of 1500.
 const TRUE_SIZE: usize = 2304;
-/// Bytes that wait at most: 32 datagrams at once, and 8 a second while a neighbour is looked for. That takes three
-/// seconds, and another one may pass until its end is seen.
+/// Bytes that wait at most: 32 datagrams at once, and 8 a second while a neighbour is looked for.
+/// That takes three seconds, and another one may pass until its end is seen.
 const MOST: usize = (32 + 4 * 8) * TRUE_SIZE;
 
 /// Runs control in a name space.
