@@ -347,10 +347,6 @@ impl Flow {
     }
 
     fn poll_near(&mut self) {
-        if self.near.take_force_error(self.now) {
-            // No NAK may say so, since what comes before its PSN would be confirmed.
-            self.requester.is_broken = true;
-        }
         while let Some(reply) = self.near.poll_transmit(self.now) {
             self.lans[1].push_back(reply.to_vec());
         }

@@ -16,12 +16,12 @@ use transport::{Connection, LanePacket, Session, Tuning, Undrained};
 use crate::Settings;
 use crate::carriage::Carriage;
 use crate::classes::Classes;
-use crate::context::{Common, Context};
+use crate::context::Common;
 use crate::far_side::FarSide;
 use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
 use crate::lan_queue::{LanQueue, Waiting};
-use crate::near_side::{End, NearSide, SILENCE};
+use crate::near_side::{NearSide, SILENCE};
 use crate::ordered::{Numbering, Ordering};
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
@@ -318,11 +318,8 @@ impl Gateway {
                 written
             } else {
                 let mut ctx = self.common.context(self.wan.senders(), now);
-                let polled = self.near.poll(out, &mut ctx).or_else(|| {
-                    end_requesters(&mut self.near, &mut self.far, &mut ctx);
-                    self.far.poll(out, &mut ctx)
-                });
-                let Some((addressing, len)) = polled else {
+                let polled = self.near.poll(out, &mut ctx);
+                let Some((addressing, len)) = polled.or_else(|| self.far.poll(out, &mut ctx)) else {
                     // A flow that had nothing to ask has passed its turn on.
                     if self.settle_pairings(now) {
                         continue;
@@ -579,16 +576,6 @@ impl Gateway {
 
 /// The transport of RC in an opcode's top three bits.
 const RC: u8 = 0;
-
-/// The requester side asks what becomes of its requesters' queue pairs. They are targets here.
-fn end_requesters(near: &mut NearSide, far: &mut FarSide, ctx: &mut Context<'_>) {
-    while let Some((end, flow)) = near.poll_end() {
-        match end {
-            End::Error => far.force_requester_error(&flow, ctx),
-            End::Spared => far.spare(&flow, ctx),
-        }
-    }
-}
 
 /// One hop further.
 fn onward(addressing: &Addressing) -> Addressing {

@@ -116,16 +116,6 @@ impl Places {
     }
 }
 
-/// The fate of a requester's queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// It is to be put in error: its flow failed, and no NAK can say so without confirming
-    /// something.
-    Error,
-    /// Not any more: its flow is gone, and it may be in its next incarnation.
-    Spared,
-}
-
 /// All near flows of a gateway. Bound: `settings.flows`, and each requester's share of them
 /// ([`Hosts`]); beyond its share a host's request is dropped; for one more the flow goes that
 /// failed first, if any has, and otherwise its request is dropped. Either is counted.
@@ -157,9 +147,6 @@ pub(crate) struct NearSide {
     budget: Budget,
     /// Flows that failed and may still be there, in that order.
     failed: VecDeque<NearKey>,
-    /// Words to the far side about requesters' own queue pairs: a few for each flow, until the next
-    /// poll.
-    ends: VecDeque<(End, StaleFlow)>,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
 }
@@ -184,7 +171,6 @@ impl NearSide {
             grants: Grants::default(),
             budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
-            ends: VecDeque::new(),
             closed: false,
         }
     }
@@ -342,11 +328,6 @@ impl NearSide {
                         return Some((addressing, bytes.len()));
                     }
                 }
-                if flow.near.take_force_error(ctx.now)
-                    && let Some(back) = flow.reversed()
-                {
-                    self.ends.push_back((End::Error, back));
-                }
                 if flow.near.is_over() {
                     self.succeed(slot, ctx);
                     continue;
@@ -362,12 +343,6 @@ impl NearSide {
             self.ready.pop_front();
         }
         None
-    }
-
-    /// Returns what is to be done next about a requester's own queue pair. The flow names that as
-    /// its target.
-    pub(crate) fn poll_end(&mut self) -> Option<(End, StaleFlow)> {
-        self.ends.pop_front()
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {

@@ -245,23 +245,18 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// A flow of which nothing is known but the target's queue pair and, roughly, the PSN it is at
     /// (say, that of a packet in mid-message after the gateway lost its state): finds out the PSN
-    /// and puts the queue pair in error. `hint` is `None` where not even that is known.
+    /// and puts the queue pair in error.
     pub fn abort_unknown(
         config: impl Into<Arc<FarConfig>>,
         stats: Arc<FarCounters>,
         target: Qpn,
         pkey: u16,
-        hint: Option<Psn>,
+        hint: Psn,
         now: Instant,
     ) -> Far<B> {
         let mut far = Far::new(config, stats, now);
         far.peers = Peers::of_target(target, pkey);
-        let style = far.peers.style();
-        let abort = match hint {
-            Some(hint) => Abort::unknown(target, style, hint),
-            None => Abort::anywhere(target, style),
-        };
-        let abort = Box::new(abort);
+        let abort = Box::new(Abort::unknown(target, far.peers.style(), hint));
         far.state = State::Aborting { abort, refuses: false };
         far.stats.aborts.one();
         far

@@ -7,7 +7,7 @@ use std::time::Duration;
 use roce::flow::far::{Far, FarConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::{Packet, Psn, Qpn};
+use roce::wire::{Packet, Qpn};
 use transport::Urgency;
 
 use super::{Asking, FarFlow, FarKey, FarSide};
@@ -155,47 +155,12 @@ impl FarSide {
     /// before it is told ends this.
     pub(crate) fn force_error(&mut self, flow: &StaleFlow, ctx: &mut Context<'_>) {
         let key = flow.key();
-        if self.by_key.get(&key).is_none() && ctx.pairings.partner(&key).is_none() {
-            self.abort_unknown(flow, Some(flow.psn), ctx);
-        }
-    }
-
-    /// A requester on this LAN is to be ended, and no NAK can say so: its queue pair, the target of
-    /// this flow, is put in error. If it has another partner by now, it is left alone.
-    ///
-    /// Rule: `docs/protocol.md#rule-requester-error`.
-    pub(crate) fn force_requester_error(&mut self, flow: &StaleFlow, ctx: &mut Context<'_>) {
-        let key = flow.key();
-        let is_another = |partner: Option<Qpn>| partner.is_some_and(|partner| partner != flow.requester_qpn);
-        match self.by_key.get(&key) {
-            None if is_another(ctx.pairings.partner(&key)) => {}
-            None => self.abort_unknown(flow, None, ctx),
-            Some(slot) => {
-                let known = self.flows.get(slot).filter(|known| !known.orphaned);
-                // Its own flow ends with it.
-                if known.is_some_and(|known| known.requester_qpn == Some(flow.requester_qpn)) {
-                    self.give_up(slot, Reason::Protocol, ctx);
-                }
-            }
-        }
-    }
-
-    /// The requester may be in its next incarnation: what was to put it in error is given up.
-    pub(crate) fn spare(&mut self, flow: &StaleFlow, ctx: &mut Context<'_>) {
-        let Some(slot) = self.by_key.get(&flow.key()) else { return };
-        let expects = self.flows.get(slot).and_then(|flow| flow.asking.expects);
-        if expects == Some(flow.requester_qpn) {
-            self.close(slot, ctx);
-        }
-    }
-
-    /// Puts a target in error of which nothing is known but its partner and, roughly, its PSN
-    /// (`hint`).
-    fn abort_unknown(&mut self, flow: &StaleFlow, hint: Option<Psn>, ctx: &mut Context<'_>) {
-        let key = flow.key();
-        if !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows)
-            || ctx.pairings.open(key, ctx.now).is_err()
+        if self.by_key.get(&key).is_some()
+            || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows)
         {
+            return;
+        }
+        if ctx.pairings.partner(&key).is_some() || ctx.pairings.open(key, ctx.now).is_err() {
             return;
         }
         let src_port = flow.src_port;
@@ -205,7 +170,7 @@ impl FarSide {
             Arc::clone(&self.counters),
             flow.target_qpn,
             DEFAULT_PKEY,
-            hint,
+            flow.psn,
             ctx.now,
         );
         // Not of this session: no record names it, so it is in no table of identifiers.

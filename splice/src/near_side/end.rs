@@ -3,7 +3,7 @@
 use roce::pairing::FlowKey;
 use transport::Urgency;
 
-use super::{End, NearKey, NearSide};
+use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::record::{FlowId, Head, Reason};
 use crate::session_end::SessionEnd;
@@ -139,9 +139,6 @@ impl NearSide {
         self.targets.count(flow.places.target, &mut flow.places.counted, 0);
         self.release_target(flow.places.target, ctx);
         self.targets.leave(flow.places.target, slot, flow.places.counted);
-        if let Some(back) = flow.reversed().filter(|_| flow.near.is_failed()) {
-            self.ends.push_back((End::Spared, back));
-        }
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

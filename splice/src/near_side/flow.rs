@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use roce::flow::near::Why;
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::{Packet, Psn, Qpn};
+use roce::wire::{Packet, Qpn};
 use transport::{Place, Urgency};
 
 use super::{NearFlow, TTL, reason};
@@ -72,20 +72,6 @@ impl NearFlow {
             target_qpn: self.target_qpn,
             requester_qpn: self.requester_qpn?,
             psn: self.last_psn,
-            src_port: self.addressing.src_port,
-            side: FlowSide::Near,
-        })
-    }
-
-    /// The connection's other direction: the requester's queue pair as a target. Where that stands
-    /// is not known here.
-    pub(super) fn reversed(&self) -> Option<StaleFlow> {
-        Some(StaleFlow {
-            requester: self.addressing.dst,
-            target: self.addressing.src,
-            target_qpn: self.requester_qpn?,
-            requester_qpn: self.target_qpn,
-            psn: Psn::default(),
             src_port: self.addressing.src_port,
             side: FlowSide::Near,
         })

@@ -10,9 +10,9 @@
 //! A target that never answered this flow may stand before its first request: what came earlier is
 //! lost, or only the requester can bring it. It is then left alone for [`GRACE`] as well.
 //!
-//! Where nothing but a rough PSN is known, or none at all, and not even whether the queue pair is
-//! still the one that was, the first packets lie far behind and far ahead: no target takes either
-//! for the next, and its answer says where it is, and who its partner is.
+//! Where nothing but a rough PSN is known, not even whether the queue pair is still the one that
+//! was, the first packets lie far behind and far ahead: no target takes either for the next, and
+//! its answer says where it is, and who its partner is.
 
 use std::time::{Duration, Instant};
 
@@ -37,18 +37,8 @@ pub(super) struct Abort {
     use_write: bool,
     /// When to send next; `None`: now.
     at: Option<Instant>,
-    knowledge: Knowledge,
-}
-
-/// Knowledge of where the target is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Knowledge {
-    /// It has said so, or this was known.
-    Known,
-    /// It is somewhere around [`Abort::psn`].
-    Rough,
-    /// None.
-    Nothing,
+    /// The target has said where it is, or it is known.
+    knows: bool,
 }
 
 /// The outcome of an abort.
@@ -76,15 +66,13 @@ impl Abort {
 
     /// A target this far from where a connection roughly stood has another one.
     const ELSEWHERE: i32 = 1 << 18;
-    const AROUND: (i32, i32) = (-Abort::ELSEWHERE, Abort::ELSEWHERE);
 
     /// Ends a connection whose target stood at `una`, and was sent what lies before `high`.
     pub(super) fn new(to: Qpn, style: Style, una: Psn, high: Psn) -> Abort {
         // Two more: a poison taken for the middle of a message moves it on.
         let reach = (0, high.distance(una).max(0) + 2);
         let (origin, psn, at) = (una, una, None);
-        let knowledge = Knowledge::Known;
-        Abort { to, style, origin, reach, psn, tries: 0, silent: 0, use_write: false, at, knowledge }
+        Abort { to, style, origin, reach, psn, tries: 0, silent: 0, use_write: false, at, knows: true }
     }
 
     /// The target never answered: it may stand before the first request, too.
@@ -94,17 +82,8 @@ impl Abort {
 
     /// Ends a connection of which no more is known than roughly where it stood.
     pub(super) fn unknown(to: Qpn, style: Style, hint: Psn) -> Abort {
-        Abort { reach: Abort::AROUND, knowledge: Knowledge::Rough, ..Abort::new(to, style, hint, hint) }
-    }
-
-    /// Ends a connection of which no more is known than its target.
-    pub(super) fn anywhere(to: Qpn, style: Style) -> Abort {
-        let psn = Psn::default();
-        Abort {
-            reach: (i32::MIN, i32::MAX),
-            knowledge: Knowledge::Nothing,
-            ..Abort::new(to, style, psn, psn)
-        }
+        let reach = (-Abort::ELSEWHERE, Abort::ELSEWHERE);
+        Abort { reach, knows: false, ..Abort::new(to, style, hint, hint) }
     }
 
     /// PSNs that a probe may be answered with.
@@ -114,19 +93,11 @@ impl Abort {
 
     /// PSNs that any of its probes may be answered with.
     pub(super) fn asked(&self) -> Span {
-        self.next_span().with(&Abort::span(self.origin))
+        Abort::span(self.psn).with(&Abort::span(self.origin))
     }
 
     pub(super) fn next_ask(&self) -> Option<Span> {
-        (self.at.is_none() && self.tries < Abort::TRIES).then(|| self.next_span())
-    }
-
-    /// PSNs that the next probe may be answered with.
-    fn next_span(&self) -> Span {
-        match self.knowledge {
-            Knowledge::Known | Knowledge::Rough => Abort::span(self.psn),
-            Knowledge::Nothing => Span::of(Psn::default(), 1 << 24),
-        }
+        (self.at.is_none() && self.tries < Abort::TRIES).then(|| Abort::span(self.psn))
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -139,18 +110,14 @@ impl Abort {
     }
 
     pub(super) fn awaits(&self, psn: Psn) -> bool {
-        let Span { first, count, .. } = self.next_span();
-        self.at.is_some() && psn.is_within(first, count)
+        self.at.is_some() && psn.is_within(self.psn - REACH, 2 * REACH + 1)
     }
 
     /// Where the next probe goes, from where the target is thought to be.
     fn probe(&self) -> i32 {
         let [here, others @ ..] = Abort::PROBES;
         let silent = self.silent as usize;
-        let place = match self.knowledge {
-            Knowledge::Known => Abort::PROBES.get(silent % 3),
-            Knowledge::Rough | Knowledge::Nothing => others.get(silent % 2),
-        };
+        let place = if self.knows { Abort::PROBES.get(silent % 3) } else { others.get(silent % 2) };
         place.copied().unwrap_or(here)
     }
 
@@ -181,11 +148,7 @@ impl Abort {
         }
         let says_where = aeth.syndrome.is_ack() || aeth.syndrome == Syndrome::Nak(Nak::PsnSequence);
         match aeth.syndrome {
-            _ if says_where && self.knowledge == Knowledge::Nothing => {
-                (self.origin, self.reach) = (stands, Abort::AROUND);
-                self.find(stands, now);
-            }
-            _ if says_where && self.knowledge == Knowledge::Rough => self.find(stands, now),
+            _ if says_where && !self.knows => self.find(stands, now),
             _ if says_where && stands.is_before(self.origin) => self.find_behind(stands, now),
             Syndrome::Ack { .. } => {
                 // Either it had this PSN before, or it took the poison for the rest of a message:
@@ -209,7 +172,7 @@ impl Abort {
     /// The target is there. Should its queue pair have begun another life, it shows: this is given
     /// up when a request comes.
     fn find(&mut self, psn: Psn, now: Instant) {
-        (self.knowledge, self.psn, self.silent) = (Knowledge::Known, psn, 0);
+        (self.knows, self.psn, self.silent) = (true, psn, 0);
         self.at = Some(now + GRACE);
     }
 

@@ -1,6 +1,5 @@
 //! Requester side: the end of a flow that failed: every request is answered with the fatal NAK, at
-//! a bounded rate, for a while. Where no PSN is known that a NAK may name, the requester's own
-//! queue pair is put in error instead, which acknowledges nothing.
+//! a bounded rate, for a while.
 
 use std::time::{Duration, Instant};
 
@@ -25,10 +24,8 @@ pub(super) struct Failed {
     floor: Option<Psn>,
     /// The PSN of the NAK to send.
     due: Option<Psn>,
-    /// The requester keeps coming back to this PSN. If nothing from before it has come by then, its
-    /// queue pair is to be put in error.
+    /// The one to send then.
     held: Option<(Psn, Instant)>,
-    error: ForcedError,
     sent: Option<Instant>,
     /// How often the requester was refused, each time after it had had the time to hear of the
     /// last.
@@ -58,21 +55,10 @@ pub(super) struct Failed {
 enum Stand {
     /// All before the PSN to refuse is acknowledged.
     Known,
-    /// Nothing. If it keeps coming back to a PSN, its queue pair is put in error.
+    /// Nothing: only the PSN it keeps coming back to is refused.
     Sought,
-    /// As before, if it goes on in a message. What begins one asks the target.
+    /// As before, and only the rest of a message is refused. What begins one asks the target.
     Amid,
-}
-
-/// The requester's queue pair is put in error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ForcedError {
-    /// Never so far.
-    None,
-    /// The owner is to see to it.
-    Due,
-    /// It was asked to, and is not again before this.
-    Until(Instant),
 }
 
 /// A request to be refused.
@@ -100,32 +86,23 @@ struct Pause {
 /// not for a new life of the queue pair.
 const STRAY: i32 = 1024;
 
-/// A requester that starts its retries at the same PSN this many times seems to have nothing
-/// unacknowledged before it.
+/// A requester that starts its retries at the same PSN this many times has nothing unacknowledged
+/// before it.
 const SIGHTINGS: u32 = 3;
 
 /// Time within which packets of one retry, and copies of them, may overtake each other. Retries are
 /// further apart: mlx5's adaptive ones by 2 ms at least.
 ///
-/// With [`SIGHTINGS`] this only says when a requester's queue pair is put in error, which confirms
-/// nothing. A NAK at that PSN could: the LAN may have lost what came before, time and again.
+/// With [`SIGHTINGS`] this is a likelihood, and one that can confirm something. If the LAN loses
+/// the first packet of three retries in a row, the second is refused, and the NAK acknowledges the
+/// first. It counts only where nothing is known of the requester: its target never spoke, or is in
+/// error, and the program is told that its connection is over.
 ///
 /// Rule: `docs/protocol.md#rule-time-retry`.
 const TOGETHER: Duration = Duration::from_millis(1);
 
-/// The time between two requests to put the same queue pair in error. One takes two turns on the
-/// LAN and a second.
-const FORCE_EVERY: Duration = Duration::from_secs(5);
-
 /// A requester that sends the same again after so many NAKs has not lost them all.
 const REFUSALS: u32 = 2;
-
-impl ForcedError {
-    /// Returns true while the owner sees to it.
-    fn is_seen_to(self, now: Instant) -> bool {
-        matches!(self, ForcedError::Until(end) if now < end)
-    }
-}
 
 impl Failed {
     pub(super) fn stood(&self) -> Option<Proof> {
@@ -139,10 +116,8 @@ impl Failed {
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.over |= now >= self.until;
-        let Some((psn, _)) = self.held.take_if(|(_, at)| *at <= now) else { return };
-        if !self.error.is_seen_to(now) {
-            self.error = ForcedError::Due;
-            self.floor.get_or_insert(psn);
+        if let Some((psn, _)) = self.held.take_if(|(_, at)| *at <= now) {
+            self.due = Some(psn);
         }
     }
 
@@ -156,10 +131,9 @@ impl Failed {
 
     /// Returns true if a requester that begins with this PSN is likelier in its next life than
     /// still to be refused: it lies before what is refused, or that was refused so often that it
-    /// must have heard, or its queue pair was to be put in error, and there has been time for that.
-    pub(super) fn is_past(&self, psn: Psn, now: Instant) -> bool {
-        let is_ended = matches!(self.error, ForcedError::Until(_)) && !self.error.is_seen_to(now);
-        is_ended || self.refusals >= REFUSALS || self.floor.is_some_and(|floor| psn.is_before(floor))
+    /// must have heard.
+    pub(super) fn is_past(&self, psn: Psn) -> bool {
+        self.refusals >= REFUSALS || self.floor.is_some_and(|floor| psn.is_before(floor))
     }
 
     fn refuse(&mut self, request: &Request, config: &NearConfig, now: Instant) -> Why {
@@ -194,13 +168,13 @@ impl Failed {
     /// A request while it is not known where the requester stands.
     fn refuse_sought(&mut self, psn: Psn, pause: &Pause, now: Instant, interval: Duration) {
         // If the target never spoke, whether the requester's first packets were all seen is
-        // unknown, and a NAK would acknowledge what is before it. What lies before may also be
-        // right behind, overtaken on the LAN.
+        // unknown, and a NAK acknowledges what is before it. What lies before may also be right
+        // behind, overtaken on the LAN.
         if self.lowest().is_some_and(|lowest| psn.is_before(lowest)) {
-            self.forbear();
+            (self.due, self.held) = (None, None);
         }
         if self.sight(psn, pause.has_been) {
-            self.held.get_or_insert((psn, now + interval));
+            self.answer(psn, true, now, interval);
         }
     }
 
@@ -231,7 +205,7 @@ impl Failed {
         // A NAK must not go past a READ whose responses were lost: that would only make the
         // requester ask for it again.
         let psn = if behind && again { psn } else { self.psn };
-        self.answer(psn, now, interval);
+        self.answer(psn, false, now, interval);
         Why::Failed
     }
 
@@ -288,28 +262,21 @@ impl Failed {
         }
     }
 
-    /// Where the requester stands is not known (any more).
+    /// Where the requester stands is not known (any more): refuse only what it keeps coming back
+    /// to.
     fn seek(&mut self, psn: Psn) {
         if self.stand == Stand::Known {
             self.stand = Stand::Sought;
         }
-        self.forbear();
-        (self.sought, self.sightings, self.low) = (Some(psn), 1, None);
-    }
-
-    /// The requester is not to be ended now: this may be its next life.
-    fn forbear(&mut self) {
         (self.due, self.held) = (None, None);
-        if self.error == ForcedError::Due {
-            self.error = ForcedError::None;
-        }
+        (self.sought, self.sightings, self.low) = (Some(psn), 1, None);
     }
 
     /// A request that may be of another life than the one that failed, at a PSN that either can
     /// have. What a retry begins with, after a long pause, is the oldest request that the requester
     /// has heard nothing of: if it lies at or before the one to refuse, all before it is done in
-    /// the life that failed. Anything else may follow what was lost. In another life what came
-    /// before may be lost as well, so neither is a PSN for a NAK.
+    /// the life that failed, and there is nothing before it in another. Anything else may follow
+    /// what was lost.
     fn meet(&mut self, psn: Psn, since: &Pause, now: Instant, interval: Duration) {
         match self.held {
             Some((held, _)) if psn.is_before(held) => self.held = None,
@@ -355,9 +322,16 @@ impl Failed {
         self.low.or(self.sought)
     }
 
-    /// Answers a request by a NAK.
-    fn answer(&mut self, psn: Psn, now: Instant, interval: Duration) {
-        if self.sent.is_none_or(|sent| now.saturating_duration_since(sent) >= interval) {
+    /// Answers a request by a NAK, at once or, if it may be of another life (`doubted`), later. The
+    /// first packet of another life need not be its first request: then one from before follows at
+    /// once, and this one must not be refused.
+    fn answer(&mut self, psn: Psn, doubted: bool, now: Instant, interval: Duration) {
+        if self.sent.is_some_and(|sent| now.saturating_duration_since(sent) < interval) {
+            return;
+        }
+        if doubted {
+            self.held.get_or_insert((psn, now + interval));
+        } else {
             self.due = Some(psn);
         }
     }
@@ -398,7 +372,6 @@ impl Near {
             floor: (self.is_proven()).then_some(psn),
             due: None,
             held: None,
-            error: ForcedError::None,
             sent: None,
             refusals: 0,
             mute_until: None,
@@ -484,20 +457,6 @@ impl Near {
         let read = packet.ext.reth().filter(|_| packet.bth.opcode.kind() == Kind::Read);
         let length = read.map(|reth| reth.dma_length).filter(|length| *length <= MAX_MESSAGE);
         length.map_or(1, |length| self.seen.longest_span(length).min(SEEN_MAX))
-    }
-
-    /// Returns true, once, if the requester is to be ended and no PSN is known that a NAK may name:
-    /// a NAK acknowledges what lies before it, which its target may never have got. Then have the
-    /// requester's own queue pair put in error, by a request that it cannot take
-    /// ([`Far::abort_unknown`](crate::flow::Far::abort_unknown)): that acknowledges nothing. Never
-    /// before [`pair`](Near::pair). Comes again after 5 s if the requester is still there.
-    pub fn take_force_error(&mut self, now: Instant) -> bool {
-        let State::Failed(failed) = &mut self.state else { return false };
-        let is_due = self.requester.qpn.is_some() && failed.error == ForcedError::Due;
-        if is_due {
-            failed.error = ForcedError::Until(now + FORCE_EVERY);
-        }
-        is_due
     }
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {

@@ -179,9 +179,8 @@ impl Near {
             return true;
         }
         if let State::Failed(failed) = &self.state {
-            let past = failed.is_past(psn, now)
-                || failed.is_strange(packet, now)
-                || failed.leaves_to_target(psn, now);
+            let past =
+                failed.is_past(psn) || failed.is_strange(packet, now) || failed.leaves_to_target(psn, now);
             return starts && past && self.has_crossed(now);
         }
         if starts && (self.has_ended() || self.is_elsewhere(psn)) || self.returned() == Some(psn) {

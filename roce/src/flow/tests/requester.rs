@@ -99,8 +99,6 @@ pub(super) struct Requester {
     pub(super) done: usize,
     /// The operation that failed, and how.
     pub(super) error: Option<(usize, Syndrome)>,
-    /// It failed because its queue pair was put in error.
-    pub(super) is_ended: bool,
     /// First PSN not acknowledged.
     una: Psn,
     /// The position to send next: operation, packet.
@@ -167,7 +165,6 @@ impl Requester {
             mtu,
             done: 0,
             error: None,
-            is_ended: false,
             una: first,
             next: (0, 0),
             high: first,
@@ -184,14 +181,6 @@ impl Requester {
             asked_again: None,
             fetched: VecDeque::new(),
             middle_for_first: 0,
-        }
-    }
-
-    /// Its queue pair is put in error: whatever is outstanding fails.
-    pub(super) fn end(&mut self) {
-        if !self.is_finished() {
-            self.is_ended = true;
-            self.error = Some((self.done, Syndrome::Nak(Nak::RemoteOperation)));
         }
     }
 

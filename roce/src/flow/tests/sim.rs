@@ -134,8 +134,6 @@ struct Sim {
     requests: Wan<(u32, As, Vec<u8>)>,
     responses: Wan<(u32, Vec<u8>)>,
     broken_at: Option<Instant>,
-    /// When the requester's own queue pair is in error.
-    ended_at: Option<Instant>,
     /// There is no session to begin a flow in.
     broken: bool,
     told: bool,
@@ -220,7 +218,6 @@ impl Sim {
             now,
             start: now,
             broken_at: None,
-            ended_at: None,
             broken: false,
             told: paired,
             rng,
@@ -249,7 +246,6 @@ impl Sim {
                 self.near.next_timeout(),
                 self.far.next_timeout(),
                 self.broken_at,
-                self.ended_at,
             ];
             let more = self.requester.may_transmit().then(|| self.now + Duration::from_micros(1));
             let Some(next) = lans.chain(rest).flatten().chain(more).min() else {
@@ -268,7 +264,7 @@ impl Sim {
         self.far_config = FarConfig::default();
         self.near = Near::new(self.near_config.clone(), Arc::default(), self.now);
         self.near.pair(super::R);
-        (self.terms, self.ended_at) = (None, None);
+        self.terms = None;
         self.far_config.read_piece = self.piece;
         self.far = Far::new(self.far_config.clone(), Arc::default(), self.now);
         self.flows = [self.flows[0]; 2];
@@ -294,9 +290,6 @@ impl Sim {
             self.requests.queue.clear();
             self.near.fail(now);
             self.far.abort(now);
-        }
-        if self.ended_at.take_if(|at| *at <= now).is_some() {
-            self.requester.end();
         }
         if self.rng.chance(self.toggles) {
             let writable = self.rng.chance(700);
@@ -348,7 +341,6 @@ impl Sim {
             let doubted = self.near.doubts(&packet, now) && !self.broken;
             if doubted {
                 self.near = self.near.anew(self.near_config.clone(), &packet, now);
-                self.ended_at = None;
                 self.flows[0] += 1;
                 if self.told {
                     self.near.pair(super::R);
@@ -410,10 +402,6 @@ impl Sim {
         while let Some(reply) = self.near.poll_transmit(self.now) {
             self.log("N>", &reply);
             self.lans[1].send(&reply, &mut self.rng, self.now);
-        }
-        if self.near.take_force_error(self.now) {
-            // Its queue pair is looked for, and left alone for a while.
-            self.ended_at = Some(self.now + Duration::from_secs(1));
         }
         if self.near.wants_retry() {
             self.near.note_retried();
@@ -573,8 +561,6 @@ fn scenario(seed: u64, scenario: Scenario, trace: bool) -> Sim {
                 Some(Failure::Refused(_)) if sim.flows[1] > 0 => {
                     assert!(syndrome == Syndrome::Nak(nak) || syndrome == silent);
                 }
-                // Or its NAK was lost, and the requester has been put in error.
-                Some(Failure::Refused(_)) if sim.requester.is_ended => assert_eq!(syndrome, silent),
                 Some(Failure::Refused(_)) => assert_eq!(syndrome, Syndrome::Nak(nak)),
                 _ => assert_eq!(syndrome, silent),
             }

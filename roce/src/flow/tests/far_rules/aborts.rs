@@ -138,7 +138,7 @@ fn abort_of_an_unknown_flow_finds_the_psn_out() {
     for behaviour in 0..3 {
         let now = epoch();
         let hint = Psn::new(1000);
-        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Some(hint), now);
+        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, hint, now);
         let mut bench = Bench { far, now };
         let expected = if behaviour == 1 { 1010 } else { 990 };
         let mut tries = 0;
@@ -164,7 +164,7 @@ fn abort_of_an_unknown_flow_finds_the_psn_out() {
 #[test]
 fn abort_of_an_unknown_flow_asks_first_and_leaves_it_alone_for_a_while() {
     let now = epoch();
-    let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Some(Psn::new(100_000)), now);
+    let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(100_000), now);
     let mut bench = Bench { far, now };
     // No target takes the first packets for the next.
     let psns = bench.sent_psns();
@@ -179,47 +179,11 @@ fn abort_of_an_unknown_flow_asks_first_and_leaves_it_alone_for_a_while() {
     assert_eq!(bench.sent_psns(), [100_000]);
 }
 
-/// Nothing but its number is known of the queue pair, which stands anywhere.
-#[test]
-fn abort_finds_a_target_wherever_it_stands() {
-    for expected in [0, 1, 0xffff, 0x40_0000, 0x7f_0000, 0x80_0000, 0x81_0000, 0xff_0001, 0xff_ffff] {
-        for complains in [true, false] {
-            let now = epoch();
-            let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, None, now);
-            let mut bench = Bench { far, now };
-            assert_eq!(bench.far.next_ask(now).map(|span| span.count), Some(1 << 24), "all may be answered");
-            let mut found = None;
-            while !bench.far.is_dead() {
-                for bytes in bench.sent() {
-                    match parse(&bytes).bth.psn.distance(Psn::new(expected)) {
-                        0 => {
-                            let found: Instant = found.expect("it is asked first");
-                            assert!(bench.now >= found + Duration::from_secs(1), "a request may come");
-                            bench.response(&acknowledge(expected, 0x61, 0));
-                        }
-                        1.. if complains => {
-                            found.get_or_insert(bench.now);
-                            bench.response(&acknowledge(expected, 0x60, 0));
-                        }
-                        1.. => {}
-                        _ => {
-                            found.get_or_insert(bench.now);
-                            bench.response(&acknowledge(Psn::new(expected).prev().get(), 0x1f, 0));
-                        }
-                    }
-                }
-                bench.wait(Duration::from_millis(100));
-            }
-            assert_eq!(bench.far.failure(), Some(Failure::Aborted), "{expected:#x} {complains}");
-        }
-    }
-}
-
 #[test]
 fn an_abort_spares_another_life_of_the_queue_pair() {
     for (psn, syndrome) in [(0x70_0000, 0x60), (0x0f_ffff, 0x1f)] {
         let now = epoch();
-        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Some(Psn::new(1000)), now);
+        let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(1000), now);
         let mut bench = Bench { far, now };
         assert_eq!(bench.sent().len(), 1);
         bench.response(&acknowledge(psn, syndrome, 0));

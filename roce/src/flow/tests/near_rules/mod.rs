@@ -25,9 +25,6 @@ pub(super) fn terms(rnr_retry: u8) -> Terms {
 /// Where the ACK that keeps a requester waiting lies: 2^22 before what it was told.
 pub(super) const LONG_PAST: u32 = (1 << 24) - (1 << 22);
 
-/// The requester's queue pair is put in error. That names no PSN, and acknowledges nothing.
-const FORCED: (u32, u8) = (u32::MAX, 0);
-
 pub(super) struct Bench {
     pub(super) near: Near,
     pub(super) now: Instant,
@@ -95,16 +92,13 @@ impl Bench {
         assert_eq!(self.response(&acknowledge(psn, 0x1f, 1)), Deliver::Absorbed);
     }
 
-    /// All that is said to the requester: PSN and syndrome. Last, [`FORCED`] if its queue pair is
-    /// to be put in error.
+    /// All that is said to the requester: PSN and syndrome.
     pub(super) fn said(&mut self) -> Vec<(u32, u8)> {
         let mut said = Vec::new();
         while let Some(reply) = self.near.poll_transmit(self.now) {
             assert_eq!(parse(&reply).bth.dest_qp, R);
             said.push(aeth(&reply));
         }
-        let is_forced = self.near.take_force_error(self.now);
-        said.extend(is_forced.then_some(FORCED));
         said
     }
 
