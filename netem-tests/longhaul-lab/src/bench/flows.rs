@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reliability::human;
-use roce::wire::PathMtu;
-use soft_nic::{QpConfig, verbs_timeout};
-use testbed::hostio::{Bound, Limit, Mix, Report, Workload};
+use testbed::hostio::{Bound, Limit, Report, Workload};
 use testbed::{Site, Testbed};
 
 use super::cpu::Pace;
@@ -30,7 +28,6 @@ pub struct Flows {
 /// more than half of `limits.total_buffer`.
 const DEPTH: u32 = 2;
 const MESSAGE: u32 = 8 << 10;
-const SEED: u64 = 1;
 /// Not measured: a while, and for each queue pair what opening its flow takes.
 const WARM_UP: Duration = Duration::from_millis(500);
 const WARM_UP_EACH: Duration = Duration::from_micros(200);
@@ -101,22 +98,12 @@ impl Flows {
         let warm_up = WARM_UP + WARM_UP_EACH * count;
         let workload = Workload {
             qps: count,
-            mix: Mix::WRITE,
             message: MESSAGE,
             depth: DEPTH,
             within_ring: true,
             limit: Limit::Time(warm_up + Duration::from_secs_f64(self.seconds)),
             warmup: warm_up,
-            verify: false,
-            seed: SEED,
-            // A message may wait behind those of all others.
-            qp: QpConfig {
-                mtu: PathMtu::B4096,
-                window: 256,
-                timeout: Some(verbs_timeout(20)),
-                ..QpConfig::default()
-            },
-            ..Workload::default()
+            ..hosts::writes()
         };
         let gateways = [Site::A, Site::B].map(|site| testbed.lan(site));
         let hosts = Hosts { bound, gateways, index, workload };

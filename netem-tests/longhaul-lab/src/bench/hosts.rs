@@ -3,11 +3,30 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use testbed::hostio::{Bound, Endpoint, EndpointConfig, Progress, Report, Role, Workload};
+use roce::wire::PathMtu;
+use soft_nic::{QpConfig, verbs_timeout};
+use testbed::hostio::{Bound, Endpoint, EndpointConfig, Mix, Progress, Report, Role, Workload};
 use testbed::{Plan, Site, Testbed, host_ip};
 
 use super::cpu::CpuMeter;
 use super::{BenchError, LOOPBACK, TICK};
+
+/// WRITEs, not verified, of queue pairs that are patient: a message may wait behind those of all
+/// others, and the link may be long.
+pub(super) fn writes() -> Workload {
+    Workload {
+        mix: Mix::WRITE,
+        verify: false,
+        seed: 1,
+        qp: QpConfig {
+            mtu: PathMtu::B4096,
+            window: 256,
+            timeout: Some(verbs_timeout(20)),
+            ..QpConfig::default()
+        },
+        ..Workload::default()
+    }
+}
 
 /// Sockets of so many pairs of hosts, one at each site.
 pub(super) fn bind(pairs: usize) -> Result<Vec<[Bound; 2]>, BenchError> {

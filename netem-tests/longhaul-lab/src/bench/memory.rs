@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use gateway::admin::Status;
-use roce::wire::PathMtu;
-use soft_nic::{QpConfig, verbs_timeout};
-use testbed::hostio::{Bound, Limit, Mix, Workload};
+use testbed::hostio::{Bound, Limit, Workload};
 use testbed::{Plan, Site, Testbed};
 
 use super::hosts::{self, Hosts};
@@ -37,7 +35,6 @@ const LINKS: [(u32, u32); 4] = [(1, 20), (1, 100), (2, 50), (2, 100)];
 const SCHEMES: [(&str, &str); 2] =
     [("sr", "scheme = \"sr\""), ("mds(32,8)", "scheme = \"mds\"\nk = 32\nm = 8")];
 const LOSS: &str = "loss 0.1%";
-const SEED: u64 = 1;
 /// Round trips until the link is full and its estimate steady.
 const FILLING: u32 = 10;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,7 +106,7 @@ impl Memory {
             message,
             depth: 1,
             limit: Limit::Messages(if link.is_empty() { 1 } else { 2 }),
-            ..pair.workload()
+            ..hosts::writes()
         };
         let most = pair.carry(workload, interrupted, Duration::ZERO)?.1;
         pair.expect_flows(self.flows, interrupted)?;
@@ -141,7 +138,7 @@ impl Memory {
             depth: u32::try_from(4 * product / u64::from(BULK * BULK_FLOWS)).unwrap_or(0).clamp(4, 64),
             limit: Limit::Time(warmup + Duration::from_secs_f64(self.seconds)),
             warmup,
-            ..pair.workload()
+            ..hosts::writes()
         };
         let (goodput, most) = pair.carry(workload, interrupted, warmup)?;
         let grown = pair.since_start(most);
@@ -171,7 +168,7 @@ impl Pair {
         let testbed = Testbed::start(&plan, interrupted)?;
         let mut pair = Self { testbed, hosts: bound.pop(), at_start: [0; 2] };
         let first = bound.pop();
-        let workload = Workload { qps: 8, message: 1, limit: Limit::Messages(20), ..pair.workload() };
+        let workload = Workload { qps: 8, message: 1, limit: Limit::Messages(20), ..hosts::writes() };
         pair.transfer(first, 1, workload, interrupted, &mut || Ok(()))?;
         pair.at_start = pair.resident()?;
         Ok(pair)
@@ -232,22 +229,6 @@ impl Pair {
                 )));
             }
             std::thread::sleep(TICK);
-        }
-    }
-
-    fn workload(&self) -> Workload {
-        Workload {
-            mix: Mix::WRITE,
-            verify: false,
-            seed: SEED,
-            qp: QpConfig {
-                mtu: PathMtu::B4096,
-                window: 256,
-                // A message may wait behind those of all others, and the link may be long.
-                timeout: Some(verbs_timeout(20)),
-                ..QpConfig::default()
-            },
-            ..Workload::default()
         }
     }
 

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use reliability::human;
-use roce::wire::PathMtu;
-use soft_nic::{QpConfig, verbs_timeout};
-use testbed::hostio::{Limit, Mix, Workload};
+use testbed::hostio::{Limit, Workload};
 use testbed::{Site, Testbed};
 
 use super::hosts::{self, Hosts, Metered};
@@ -32,7 +30,6 @@ pub struct Messages {
 const OUTSTANDING: u32 = 512;
 const SHALLOWEST: u32 = 2;
 const DEEPEST: u32 = 128;
-const SEED: u64 = 1;
 /// Not measured: a while, and for each queue pair what opening its flow takes.
 const WARM_UP: Duration = Duration::from_millis(500);
 const WARM_UP_EACH: Duration = Duration::from_micros(500);
@@ -106,21 +103,12 @@ impl Messages {
         let warmup = WARM_UP + WARM_UP_EACH * count;
         Workload {
             qps: count,
-            mix: Mix::WRITE,
             message: size,
             depth: (OUTSTANDING / count.max(1)).clamp(SHALLOWEST, DEEPEST),
             within_ring: true,
             limit: Limit::Time(warmup + Duration::from_secs_f64(self.seconds)),
             warmup,
-            verify: false,
-            seed: SEED,
-            qp: QpConfig {
-                mtu: PathMtu::B4096,
-                window: 256,
-                timeout: Some(verbs_timeout(20)),
-                ..QpConfig::default()
-            },
-            ..Workload::default()
+            ..hosts::writes()
         }
     }
 }
