@@ -1,6 +1,7 @@
 /* Two processes over loopback on the published calls: one-shot and streaming sends, immediates, partial
  * completion, misuse. The parent receives, the child sends. Exits with 0 if all of it holds. */
 #define _DEFAULT_SOURCE /* Clocks and sockets, with -std=c11 too. */
+#include "check.h"
 #include "longhaul-sdr.h"
 
 #include <stdio.h>
@@ -10,14 +11,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CHECK(condition)                                                                              \
-    do {                                                                                              \
-        if (!(condition)) {                                                                           \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, sdr_last_error());    \
-            exit(1);                                                                                  \
-        }                                                                                             \
-    } while (0)
 
 enum { BYTES = 256 << 10, CHUNK_LOG = 14, MESSAGES = 40 };
 

@@ -1,6 +1,7 @@
 /* What C programs get wrong, between two queue pairs of one process: each is SDR_ERROR, and nothing else breaks.
  * Exits with 0 if all of it holds. */
 #define _DEFAULT_SOURCE /* Clocks and processes, with -std=c11 too. */
+#include "check.h"
 #include "longhaul-sdr.h"
 
 #include <pthread.h>
@@ -11,13 +12,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                              \
-    do {                                                                                              \
-        if (!(condition)) {                                                                           \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, sdr_last_error());    \
-            exit(1);                                                                                  \
-        }                                                                                             \
-    } while (0)
 #define RETRY(call)                                                                                   \
     do {                                                                                              \
         while ((code = (call)) == SDR_RETRY) {                                                        \
