@@ -99,7 +99,7 @@ pub struct Admin {
     token: Option<Token>,
     /// As the data plane shows them, by thread.
     flows: Vec<watch::Receiver<Arc<[Pairing]>>>,
-    /// Those of further peers.
+    /// Further peers', each with one of its own.
     others: Vec<Arc<Admin>>,
 }
 

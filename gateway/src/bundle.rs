@@ -33,7 +33,7 @@ const ASKED: [(&str, &str); 5] = [
     ("/events", "events.json"),
 ];
 
-/// Those that are about one peer.
+/// Paths that are about one peer.
 const OF_PEERS: [&str; 3] = ["/status", "/flows", "/doctor"];
 
 /// Returns the peers of a running gateway but for the first.

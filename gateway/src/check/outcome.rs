@@ -31,7 +31,7 @@ pub enum FileKind {
         site: String,
         /// The peer's, the first if there are several.
         peer: String,
-        /// Those of all peers.
+        /// All peers' sites.
         peers: Vec<String>,
     },
     /// A policy file.

@@ -38,7 +38,7 @@ pub struct PeerSide<O> {
     share: Share,
 }
 
-/// Which peer it is.
+/// A peer's name and place.
 #[derive(Clone, Debug)]
 pub struct PeerAddress {
     /// Its site name.

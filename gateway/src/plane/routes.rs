@@ -1,4 +1,4 @@
-//! Which peer a local host's packet is for.
+//! The peer that a local host's packet is for.
 
 use std::net::IpAddr;
 

@@ -37,7 +37,7 @@ pub(super) struct WorkerResources {
 /// The resources that a thread owns for one peer.
 pub(super) struct PeerResources {
     pub(super) to: PeerAddress,
-    /// Those of a gateway with one thread.
+    /// Settings of a gateway with one thread.
     pub(super) settings: Settings,
     pub(super) bulk: Bulk,
     pub(super) share: Share,
