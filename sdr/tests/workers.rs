@@ -11,7 +11,7 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use sdr::blob::{BackEnd, Blob};
 use sdr::imm::PacketImm;
-use sdr::{Buffer, Mtu, QpAttr, Refused, connect};
+use sdr::{Buffer, Mtu, PostError, QpAttr, RecvHandle, RecvQp, Refused, Unposted, connect};
 
 const WORKERS: usize = 3;
 const PACKETS: usize = 40;
@@ -35,6 +35,34 @@ fn byte(number: u32, at: usize) -> u8 {
     (at as u32 * 31 + number * 7 + 1) as u8
 }
 
+/// Stops all however one of them ends: a scope waits for its threads, after a panic as well.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets the workers go on.
+fn pause(stop: &AtomicBool) {
+    assert!(!stop.load(Ordering::Relaxed), "a worker ended");
+    std::thread::yield_now();
+}
+
+/// Posts a receive, as soon as the last worker inside the slot has left it.
+fn post(receive: &mut RecvQp, stop: &AtomicBool) -> RecvHandle {
+    let mut buffer = Buffer::zeroed(BYTES);
+    loop {
+        match receive.post(buffer) {
+            Ok(handle) => return handle,
+            Err(Unposted { error: PostError::Retry, buffer: again }) => buffer = again,
+            Err(other) => panic!("{other}"),
+        }
+        pause(stop);
+    }
+}
+
 #[test]
 fn finished_chunks_are_read_while_workers_write_others() {
     let messages = if cfg!(miri) { 6 } else { 200 };
@@ -52,6 +80,7 @@ fn finished_chunks_are_read_while_workers_write_others() {
         for (at, seed) in places.iter().zip(0..) {
             let (lander, open, stop) = (lander.clone(), &open, &stop);
             scope.spawn(move || {
+                let _stop = Stop(stop);
                 let mut rng = Pcg64Mcg::seed_from_u64(seed);
                 while !stop.load(Ordering::Relaxed) {
                     // Mostly of the open message, at times of the one before: late, or a duplicate.
@@ -68,11 +97,12 @@ fn finished_chunks_are_read_while_workers_write_others() {
                 }
             });
         }
+        let _stop = Stop(&stop);
         for number in 0..messages {
             while places.iter().any(|at| at.load(Ordering::Acquire) + 8 < number) {
-                std::thread::yield_now();
+                pause(&stop);
             }
-            let handle = receive.post(Buffer::zeroed(BYTES)).unwrap();
+            let handle = post(&mut receive, &stop);
             open.store(number, Ordering::Release);
             // Every third message is completed with chunks missing.
             let wanted = if number % 3 == 2 { 4 } else { handle.chunks() };
@@ -87,7 +117,7 @@ fn finished_chunks_are_read_while_workers_write_others() {
                         bytes.iter().enumerate().all(|(at, found)| *found == byte(number, first + at));
                     assert!(is_right, "message {number}, chunk {chunk}");
                 }
-                std::thread::yield_now();
+                pause(&stop);
             }
             let mut closing = handle.complete();
             let completed = loop {
@@ -95,7 +125,7 @@ fn finished_chunks_are_read_while_workers_write_others() {
                     Ok(completed) => break completed,
                     Err(again) => closing = again,
                 }
-                std::thread::yield_now();
+                pause(&stop);
             };
             let chunks = completed.chunks;
             let bytes = completed.buffer.into_vec();
@@ -104,6 +134,5 @@ fn finished_chunks_are_read_while_workers_write_others() {
                 assert!(range.clone().all(|at| bytes[at] == byte(number, at)), "{number}: {range:?}");
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
