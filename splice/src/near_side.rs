@@ -185,10 +185,9 @@ impl NearSide {
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
-        let config = self.config(ctx.settings);
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let silence = flow.note_activity(ctx.now);
-        flow.near.adopt(&config);
+        flow.near.adopt(self.config.newest());
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         if flow.resend(packet, ctx) {
             return self.touch(slot, ctx);

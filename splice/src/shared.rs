@@ -12,15 +12,23 @@ impl<C: Default + PartialEq> Shared<C> {
     }
 
     /// Returns the newest.
-    pub(crate) fn newest(&self) -> Arc<C> {
-        Arc::clone(&self.0)
+    ///
+    /// For each packet it is borrowed: counting one more owner is an atomic operation, and waits
+    /// until all that was copied before has left the store buffer.
+    pub(crate) fn newest(&self) -> &Arc<C> {
+        &self.0
+    }
+
+    /// Takes `config` for the newest.
+    pub(crate) fn renew(&mut self, config: C) {
+        if *self.0 != config {
+            self.0 = Arc::new(config);
+        }
     }
 
     /// For a flow that begins with `config`.
     pub(crate) fn take(&mut self, config: C) -> Arc<C> {
-        if *self.0 != config {
-            self.0 = Arc::new(config);
-        }
+        self.renew(config);
         Arc::clone(&self.0)
     }
 }

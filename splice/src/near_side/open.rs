@@ -21,6 +21,7 @@ use crate::stale_flows::Came;
 use crate::stats::LanDrop;
 
 impl NearSide {
+    /// Finds the flow of `key`, or opens it, and renews the bounds of flows.
     pub(super) fn find_or_open(
         &mut self,
         key: FlowKey,
@@ -29,7 +30,7 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let mut anew = None;
-        let config = self.config(ctx.settings);
+        self.renew_config(ctx.settings);
         if let Some(slot) = self.by_key.get(&key)
             && let Some(flow) = self.flows.get_mut(slot)
         {
@@ -37,7 +38,7 @@ impl NearSide {
             if !flow.near.doubts(packet, ctx.now) || !ctx.senders.has_streams() {
                 return Some(slot);
             }
-            anew = Some(flow.near.anew(config, packet, ctx.now));
+            anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
@@ -120,11 +121,16 @@ impl NearSide {
 
     /// The bounds of flows, and the round trip as it is measured now.
     pub(super) fn config(&mut self, settings: &Settings) -> Arc<NearConfig> {
+        self.renew_config(settings);
+        Arc::clone(self.config.newest())
+    }
+
+    /// Has [`NearSide::config`] tell the round trip as it is measured now.
+    fn renew_config(&mut self, settings: &Settings) {
         if self.config_rtt != Some(settings.rtt) {
             self.config_rtt = Some(settings.rtt);
-            return self.config.take(near_config(settings));
+            self.config.renew(near_config(settings));
         }
-        self.config.newest()
     }
 
     fn fresh(&mut self, ctx: &Context<'_>) -> Near {
