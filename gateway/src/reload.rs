@@ -90,11 +90,9 @@ impl Reloader {
             differences: differences.iter().map(ToString::to_string).collect(),
             ..self.answer(warnings)
         };
-        info!(
-            generation = answer.generation,
-            changes = answer.differences.len(),
-            "the policy file was read again"
-        );
+        let (generation, changes) = (answer.generation, answer.differences.len());
+        self.telemetry.events().push("policy", &format!("generation {generation}, {changes} changes"));
+        info!(generation, changes, "the policy file was read again");
         for difference in &answer.differences {
             info!("policy: {difference}");
         }
@@ -129,6 +127,7 @@ impl Reloader {
 
     fn refuse(&self, line: &str, text: String) -> Answer {
         self.telemetry.policy_refused();
+        self.telemetry.events().push("policy", &format!("refused: {line}"));
         warn!("the policy file is refused, and the former policy stays: {line}");
         self.answer(text)
     }

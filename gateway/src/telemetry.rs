@@ -13,6 +13,7 @@ mod collect;
 #[cfg(test)]
 mod dashboard;
 mod export;
+mod failures;
 mod histogram;
 mod table;
 mod times;
@@ -32,6 +33,7 @@ use crate::liveness::{DataPath, Facts, Liveness, Way};
 use crate::logs::{self, printable};
 
 pub use export::Exporter;
+pub use failures::{FailureQueue, FailureSender};
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Snapshot, Unit, WorkerCounters};
 
 /// The default of `peer.dead_after`.
@@ -59,6 +61,7 @@ pub struct Telemetry {
     choices: Mutex<Vec<Choice>>,
     policy: Mutex<PolicyInfo>,
     events: EventLog,
+    failures: FailureQueue,
     liveness: Mutex<Liveness>,
     /// Seconds since 1970 for each [`Validity`]; 0: unknown.
     expiries: [AtomicU64; Validity::ALL.len()],
@@ -165,6 +168,7 @@ impl Telemetry {
             choices: Mutex::default(),
             policy: Mutex::new(PolicyInfo { generation: 1, loaded: SystemTime::now(), refused: 0 }),
             events: EventLog::default(),
+            failures: FailureQueue::default(),
             liveness: Mutex::new(Liveness::new(PATIENCE)),
             expiries: Default::default(),
             limits: Limits::default(),
@@ -211,6 +215,11 @@ impl Telemetry {
     /// Returns the log of events.
     pub fn events(&self) -> &EventLog {
         &self.events
+    }
+
+    /// Returns the queue of flows that have ended in an error.
+    pub fn failures(&self) -> &FailureQueue {
+        &self.failures
     }
 
     /// Returns how the ways of the data path were judged last.

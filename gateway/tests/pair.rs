@@ -599,6 +599,14 @@ fn programs_learn_that_a_lan_is_too_narrow() {
                 && value("longhaul_lan_unsent_packets_total", "too_big") >= Some(3)
                 && value("longhaul_flows_failed_total", "too_long") == Some(3)
         });
+        let ends = format!("{} 0x", host_ip(Site::B, 1));
+        wait_until("no event tells of each flow that failed", &|| {
+            let events = pair.testbed.fetch(site, "/events").unwrap();
+            let events: gateway::events::Events = serde_json::from_str(&events).unwrap();
+            let failed = events.events.iter().filter(|event| event.kind == "flow_failed");
+            failed.filter(|event| event.text.contains(&ends) && event.text.contains(": too_long (")).count()
+                == 3
+        });
         pair.testbed.stop().unwrap();
     }
 }

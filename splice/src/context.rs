@@ -9,6 +9,7 @@ use transport::{Senders, Urgency};
 use crate::Settings;
 use crate::carriage::{Came, Carriage};
 use crate::classes::Classes;
+use crate::failures::{Failures, FlowFailure};
 use crate::lan_queue::LanQueue;
 use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
@@ -32,6 +33,7 @@ pub(crate) struct Common {
     pub(crate) stale_flows: StaleFlows,
     pub(crate) answers: PiggybackedAcks,
     pub(crate) carriage: Carriage,
+    pub(crate) failures: Failures,
     pub(crate) stats: Stats,
 }
 
@@ -48,6 +50,7 @@ impl Common {
             stale_flows: &mut self.stale_flows,
             answers: &mut self.answers,
             came: &mut self.carriage.came,
+            failures: &mut self.failures,
             stats: &mut self.stats,
             now,
         }
@@ -65,6 +68,7 @@ pub(crate) struct Context<'a> {
     pub(crate) stale_flows: &'a mut StaleFlows,
     pub(crate) answers: &'a mut PiggybackedAcks,
     pub(crate) came: &'a mut Came,
+    pub(crate) failures: &'a mut Failures,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }
@@ -74,6 +78,14 @@ impl Context<'_> {
     /// [`Gateway::session_lost`](crate::Gateway::session_lost).
     pub(crate) fn is_parked(&self) -> bool {
         self.senders.has_streams() && !self.senders.is_up()
+    }
+
+    /// Counts a flow that has ended in an error, and keeps it for [`Gateway::take_failures`].
+    ///
+    /// [`Gateway::take_failures`]: crate::Gateway::take_failures
+    pub(crate) fn fail(&mut self, failure: FlowFailure) {
+        self.stats.fail(failure.reason);
+        self.failures.push(failure);
     }
 
     /// Carries a record to the peer: see [`outgoing::push`].

@@ -17,6 +17,7 @@ use crate::Settings;
 use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Common;
+use crate::failures::Failures;
 use crate::far_side::FarSide;
 use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
@@ -96,6 +97,7 @@ impl Gateway {
                 stale_flows: StaleFlows::new(settings.flows),
                 answers: PiggybackedAcks::new(),
                 carriage: Carriage::new(),
+                failures: Failures::new(),
                 stats: Stats::default(),
                 settings,
             },

@@ -11,6 +11,7 @@ mod classes;
 mod coming;
 mod congestion;
 mod context;
+mod failures;
 mod far_side;
 mod gateway;
 pub mod handover;
@@ -34,6 +35,7 @@ mod stats;
 mod timers;
 mod uc_admission;
 
+pub use failures::{By, FlowFailure};
 pub use gateway::Gateway;
 pub use near_side::Patience;
 pub use reliability::estimator::{Arrival, Ecn, LaneId};

@@ -14,7 +14,7 @@ use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
 use crate::recorder::Recorder;
 use crate::steering::Part;
-use crate::telemetry::{self, ClassSnapshot, Snapshot, Telemetry};
+use crate::telemetry::{self, ClassSnapshot, FailureSender, Snapshot, Telemetry};
 use crate::wan::Bulk;
 
 /// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for
@@ -31,6 +31,8 @@ pub(super) struct Publisher {
     /// Cells that have got another class since the last observation.
     restarted: Vec<usize>,
     shown: PublishedFlows,
+    /// For the log and the events.
+    failures: FailureSender,
     /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
     sightings: watch::Sender<PathSnapshot>,
 }
@@ -67,6 +69,7 @@ impl Publisher {
             cells: Arc::clone(&nothing.cells),
             restarted: Vec::new(),
             shown: PublishedFlows::new(flows, telemetry.patience_of_thread(), Instant::now()),
+            failures: telemetry.failures().sender(),
             sightings: watch::Sender::new(nothing),
         }
     }
@@ -108,6 +111,8 @@ impl Observer for Publisher {
             core.drain_runs(&mut |_| {});
         }
         self.shown.renew(core, now);
+        let missed = core.take_failures(&mut |failure| self.failures.send(failure));
+        self.failures.miss(missed);
     }
 
     fn reclassify(&mut self, cells: Arc<Cells>) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roce::ip::Reject;
 use session::control::{Impostor, Refusal};
-use splice::LanDrop;
+use splice::{By, FlowFailure, FlowSide, LanDrop};
 use tracing::{info, warn};
 
 use crate::telemetry::{Snapshot, Telemetry};
@@ -16,6 +16,9 @@ const RELIEF: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_secs(3600);
 /// The same for attempts that look like a thief's.
 const ATTEMPTS: Duration = Duration::from_secs(60);
+
+/// Flows told of each time, if many fail.
+const FAILURES: usize = 10;
 
 /// Remembers what was told last.
 pub(super) struct Telling {
@@ -60,6 +63,7 @@ impl Telling {
         data_path(&self.about, telemetry, now);
         self.wan(telemetry);
         self.impostors(telemetry, now);
+        self.failures(telemetry);
         let snapshot = telemetry.snapshot(now);
         if self.tells_lan {
             self.lan(telemetry, snapshot.lan_up);
@@ -74,6 +78,18 @@ impl Telling {
                 telemetry.events().push("lan_mistake", &text);
                 warn!("{text}");
             }
+        }
+    }
+
+    /// Tells of the first flows that failed, and how many others did at the same time.
+    fn failures(&self, telemetry: &Telemetry) {
+        let tell = |text: &str| {
+            telemetry.events().push("flow_failed", text);
+            warn!("{}flow failed: {text}", self.about);
+        };
+        let others = telemetry.failures().take(FAILURES, |failure| tell(&describe(&failure)));
+        if others > 0 {
+            tell(&format!("{others} more at the same time"));
         }
     }
 
@@ -142,6 +158,25 @@ fn way_to(listen: SocketAddr, peer: SocketAddr) -> std::io::Result<()> {
     let mut local = listen;
     local.set_port(0);
     UdpSocket::bind(local)?.connect(peer)
+}
+
+/// Names both ends of a flow, and why it failed.
+fn describe(failure: &FlowFailure) -> String {
+    let FlowFailure { requester, requester_qpn, target, target_qpn, .. } = failure;
+    let requester_qpn = requester_qpn.map_or_else(|| "?".to_owned(), |qpn| format!("{:#x}", qpn.get()));
+    let end = match failure.side {
+        FlowSide::Near => "requester",
+        FlowSide::Far => "target",
+    };
+    let by = match failure.by {
+        By::Us => "this gateway",
+        By::Peer => "the peer",
+    };
+    format!(
+        "{requester} {requester_qpn} > {target} {:#x}: {} (the {end} is here, {by} gave it up)",
+        target_qpn.get(),
+        failure.reason.name()
+    )
 }
 
 /// Says once for each change how the data path stands.
@@ -264,6 +299,9 @@ impl Mistake {
 
 #[cfg(test)]
 mod tests {
+    use roce::wire::Qpn;
+    use splice::record::Reason;
+
     use super::*;
 
     fn at(start: Instant, seconds: u64) -> Instant {
@@ -310,6 +348,36 @@ mod tests {
         let kinds: Vec<String> =
             telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
         assert_eq!(kinds, ["pressure_began", "pressure_ended"]);
+    }
+
+    #[test]
+    fn flows_that_fail_are_told_of_with_both_ends_and_many_at_once_are_counted() {
+        let start = Instant::now();
+        let telemetry = Telemetry::new(start);
+        let loopback = "127.0.0.1:14791".parse().unwrap();
+        let mut telling = Telling::new(loopback, loopback);
+        let sender = telemetry.failures().sender();
+        let failure = |target_qpn| FlowFailure {
+            side: FlowSide::Near,
+            requester: [10, 0, 0, 1].into(),
+            requester_qpn: Some(Qpn::new(0x11)),
+            target: [10, 0, 1, 1].into(),
+            target_qpn: Qpn::new(target_qpn),
+            reason: Reason::TargetDead,
+            by: By::Peer,
+        };
+        sender.send(failure(0x21));
+        telling.look(&telemetry, start);
+        telling.look(&telemetry, start);
+        (0..1000).for_each(|number| sender.send(failure(number)));
+        sender.miss(7);
+        telling.look(&telemetry, start);
+        let events = telemetry.events().since(0).events;
+        assert!(events.iter().all(|event| event.kind == "flow_failed"));
+        let told = "10.0.0.1 0x11 > 10.0.1.1 0x21: target_dead (the requester is here, the peer gave it up)";
+        assert_eq!(events[0].text, told);
+        assert_eq!(events.len(), 1 + FAILURES + 1);
+        assert_eq!(events.last().map(|event| event.text.as_str()), Some("997 more at the same time"));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::record::{FlowId, Head, Reason};
 impl FarSide {
     pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        ctx.stats.fail(reason);
+        ctx.fail(flow.failure(reason));
         let head = Head::Fail { flow: flow.id, reason };
         let class = flow.class_of(0, ctx.classes);
         // Without room the near half gives up waiting, in its time.
@@ -49,7 +49,9 @@ impl FarSide {
     pub(super) fn remove_failed(&mut self, slot: FarKey, failure: Failure, ctx: &mut Context<'_>) {
         match failure {
             Failure::TargetSilent => {
-                ctx.stats.fail(Reason::TargetDead);
+                if let Some(flow) = self.flows.get(slot) {
+                    ctx.fail(flow.failure(Reason::TargetDead));
+                }
                 self.abort(slot, ctx);
             }
             Failure::Refused(_) | Failure::Aborted | Failure::AbortUnanswered => self.close(slot, ctx),

@@ -16,6 +16,7 @@ use crate::back_pressure::Lists;
 use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
+use crate::failures::{By, FlowFailure};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
 use crate::stale_flows::{FlowSide, StaleFlow};
@@ -83,7 +84,7 @@ impl FarFlow {
                     // The requester is told by the far half, which may first have to find out who
                     // that is.
                     ctx.stats.lan_too_long += 1;
-                    ctx.stats.fail(Reason::TooLong);
+                    ctx.fail(self.failure(Reason::TooLong));
                     self.far.refuse(&parsed, ctx.now);
                     break;
                 }
@@ -113,6 +114,11 @@ impl FarFlow {
             self.asking.asks = true;
             ctx.pairings.ask_anew(&self.key());
         }
+    }
+
+    /// The failure of this flow, which is given up here.
+    pub(super) fn failure(&self, reason: Reason) -> FlowFailure {
+        FlowFailure::new(FlowSide::Far, &self.key(), self.requester_qpn, reason, By::Us)
     }
 
     pub(super) fn key(&self) -> FlowKey {

@@ -14,11 +14,12 @@ use super::{Asking, FarFlow, FarKey, FarSide};
 use crate::classes::traffic;
 use crate::congestion::capable;
 use crate::context::Context;
+use crate::failures::{By, FlowFailure};
 use crate::lan_queue::TTL;
 use crate::reclaimer::host_share;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::short::Known;
-use crate::stale_flows::StaleFlow;
+use crate::stale_flows::{FlowSide, StaleFlow};
 
 impl FarSide {
     /// The flow that a request is of, if there is one or it opens one.
@@ -142,7 +143,8 @@ impl FarSide {
         target_qpn: Qpn,
         ctx: &mut Context<'_>,
     ) {
-        ctx.stats.fail(reason);
+        let key = FlowKey { requester: addressing.src, target: addressing.dst, target_qpn };
+        ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, reason, By::Us));
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
         // Without room the requester's own retry brings the next request, and with it the next
         // refusal.

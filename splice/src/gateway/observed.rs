@@ -9,6 +9,7 @@ use reliability::trace::Entry;
 use transport::{ClassStats, PathStats};
 
 use super::Gateway;
+use crate::failures::FlowFailure;
 use crate::near_side::Patience;
 use crate::stats::Stats;
 
@@ -53,6 +54,12 @@ impl Gateway {
         (stats.draining_streams, stats.draining_bytes) = (streams as u64, bytes as u64);
         stats.lan_mtu = self.common.settings.lan_mtu as u64;
         stats
+    }
+
+    /// Hands out flows that have ended in an error since the last call, but for those of ended
+    /// sessions. Returns how many there were besides. Call it about every 100 ms.
+    pub fn take_failures(&mut self, take: &mut dyn FnMut(FlowFailure)) -> u64 {
+        self.common.failures.take(take)
     }
 
     /// The way to the peer, over all lanes in use; `None` without a session.
