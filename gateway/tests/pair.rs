@@ -8,6 +8,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ use testbed::{Plan, Site, Testbed, host_ip};
 
 #[path = "pair/chaos.rs"]
 mod chaos;
+#[path = "pair/ecn.rs"]
+mod ecn;
 #[path = "pair/identity.rs"]
 mod identity;
 #[path = "pair/logs.rs"]
@@ -50,6 +53,8 @@ struct Pair {
     testbed: Testbed,
     /// One pair of hosts for each transfer.
     hosts: std::vec::IntoIter<[Bound; 2]>,
+    /// Where each site's hosts send to.
+    lans: [SocketAddr; 2],
     index: u8,
 }
 
@@ -90,6 +95,9 @@ impl Pair {
             resume_for: "2 min".to_owned(),
             mtu: [1500; 2],
             probe_mtu: false,
+            congestion: "fixed",
+            interface: [None, None],
+            wan: [Ipv4Addr::LOCALHOST; 2],
             lan_mtu: [None; 2],
             lanes: 1,
             threads: 1,
@@ -99,7 +107,8 @@ impl Pair {
         };
         change(&mut plan);
         let testbed = Testbed::start(&plan, &|| false).unwrap_or_else(|error| panic!("{error}"));
-        Self { testbed, hosts: hosts.into_iter(), index: 0 }
+        let lans = [Site::A, Site::B].map(|site| testbed.lan(site));
+        Self { testbed, hosts: hosts.into_iter(), lans, index: 0 }
     }
 
     /// Client and server of the next transfer.
@@ -120,7 +129,7 @@ impl Pair {
         let start = |bound: Bound, site, other, role| {
             let config = EndpointConfig {
                 bind: bound.address().unwrap(),
-                gateway: self.testbed.lan(site),
+                gateway: self.lans[site as usize],
                 ip: host_ip(site, self.index),
                 remote_ip: host_ip(other, self.index),
                 role,

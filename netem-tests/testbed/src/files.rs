@@ -18,8 +18,10 @@ pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), Testbe
     let [a, b] = &ports.sites;
     let [hosts_a, hosts_b] = &plan.hosts;
     let [mtus_a, mtus_b] = [0, 1].map(|site| mtus(plan, site));
-    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, &mtus_a, hosts_a, plan))?;
-    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, &mtus_b, hosts_b, plan))
+    let [interface_a, interface_b] = plan.interface.each_ref().map(Option::as_deref);
+    let (lan_a, lan_b) = (lan(interface_a, a.lan, hosts_a), lan(interface_b, b.lan, hosts_b));
+    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, &mtus_a, &lan_a, plan))?;
+    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, &mtus_b, &lan_b, plan))
 }
 
 /// Has the program make an authority, and a certificate and key for each site.
@@ -41,33 +43,39 @@ fn mtus(plan: &Plan, site: usize) -> [String; 2] {
     [lan.map(line).unwrap_or_default(), format!("{wan}\nprobe_mtu = {}", plan.probe_mtu)]
 }
 
+/// The lines of `[lan]` that differ by mode: at its beginning, and behind it.
+fn lan(interface: Option<&str>, listen: SocketAddr, hosts: &[(IpAddr, SocketAddr)]) -> [String; 2] {
+    if let Some(name) = interface {
+        return [format!("interface = \"{name}\""), String::new()];
+    }
+    let hosts = hosts.iter().fold("[lan.hosts]\n".to_owned(), |mut text, (inner, outer)| {
+        // Writing to a String never fails.
+        let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");
+        text
+    });
+    [format!("mode = \"socket\"\nlisten = \"{listen}\""), hosts]
+}
+
 fn gateway(
     name: &str,
     peer: &str,
     remote: &str,
     ports: &SitePorts,
     [lan_mtu, wan_mtu]: &[String; 2],
-    hosts: &[(IpAddr, SocketAddr)],
+    [lan, hosts]: &[String; 2],
     plan: &Plan,
 ) -> String {
-    let SitePorts { wan, relay, lan, admin } = ports;
-    let Plan { rate, limits, busy_poll, dead_after, resume_for, lanes, threads, .. } = plan;
-    let hosts = hosts.iter().fold(String::new(), |mut text, (inner, outer)| {
-        // Writing to a String never fails.
-        let _ = writeln!(text, "\"{inner}\" = \"{outer}\"");
-        text
-    });
+    let SitePorts { wan, relay, admin, .. } = ports;
+    let Plan { rate, congestion, limits, busy_poll, dead_after, resume_for, lanes, threads, .. } = plan;
     format!(
         r#"[site]
 name = "{name}"
 
 [lan]
-mode = "socket"
-listen = "{lan}"
+{lan}
 remote = ["{remote}"]
 {lan_mtu}
 
-[lan.hosts]
 {hosts}
 [wan]
 listen = "{wan}"
@@ -78,6 +86,7 @@ lanes = {lanes}
 name = "{peer}"
 address = "{relay}"
 rate = "{rate}"
+congestion = "{congestion}"
 dead_after = "{dead_after}"
 resume_for = "{resume_for}"
 

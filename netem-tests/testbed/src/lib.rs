@@ -42,6 +42,8 @@ pub struct Plan {
     pub busy_poll: String,
     /// As `peer.rate`.
     pub rate: String,
+    /// As `peer.congestion`.
+    pub congestion: &'static str,
     /// As `peer.dead_after`.
     pub dead_after: String,
     /// As `peer.resume_for`.
@@ -50,6 +52,10 @@ pub struct Plan {
     pub mtu: [u16; 2],
     /// As `wan.probe_mtu`, of both.
     pub probe_mtu: bool,
+    /// As `lan.interface`, of site A and of site B; `None`: socket mode.
+    pub interface: [Option<String>; 2],
+    /// The local address of site A's WAN and of site B's.
+    pub wan: [Ipv4Addr; 2],
     /// As `lan.mtu`, of site A and of site B.
     pub lan_mtu: [Option<u16>; 2],
     /// As `wan.lanes`, of both; each lane of each thread has a link of its own.
@@ -141,6 +147,8 @@ const ATTEMPTS: usize = 4;
 const TICK: Duration = Duration::from_millis(20);
 /// The relay's port of QUIC ([`Port::gateway_pair`]).
 const CONTROL_PORT: usize = 0;
+/// The same of bulk data.
+const BULK_PORT: usize = 1;
 /// HTTP status codes of an admin listener.
 const OK: u16 = 200;
 const UNPROCESSABLE: u16 = 422;
@@ -196,7 +204,7 @@ impl Testbed {
             .prefix("longhaul-")
             .tempdir()
             .map_err(TestbedError::io("a temporary folder"))?;
-        let ports = ports::Ports::find(plan.lanes.saturating_mul(plan.threads))
+        let ports = ports::Ports::find(plan.lanes.saturating_mul(plan.threads), plan.wan)
             .map_err(TestbedError::io("free ports"))?;
         files::write(dir.path(), plan, &ports)?;
         let [a, b] = &ports.sites;
@@ -320,6 +328,11 @@ impl Testbed {
     /// Drops all of the control connection's packets, or no longer; bulk data pass.
     pub fn block_control(&self, blocked: bool) {
         self.relay.block(CONTROL_PORT, blocked);
+    }
+
+    /// Drops all bulk data, or no longer; the control connection's packets pass.
+    pub fn block_bulk(&self, blocked: bool) {
+        self.relay.block(BULK_PORT, blocked);
     }
 
     /// The link's counters; up to some 20 ms old.

@@ -28,19 +28,19 @@ pub(super) struct SitePorts {
 }
 
 impl Ports {
-    /// Finds them all, for gateways of so many lanes. They are held until all are found, so that
-    /// none is found twice, and then let go.
-    pub(super) fn find(lanes: u8) -> io::Result<Self> {
+    /// Finds them all, for gateways of so many lanes with these addresses of their WANs. They are
+    /// held until all are found, so that none is found twice, and then let go.
+    pub(super) fn find(lanes: u8, [a, b]: [Ipv4Addr; 2]) -> io::Result<Self> {
         let mut held = Held::default();
-        let mut site = || {
+        let mut site = |wan| {
             Ok::<_, io::Error>(SitePorts {
-                wan: held.row(u16::from(lanes) + 1)?,
-                relay: held.row(2)?,
-                lan: held.udp()?,
+                wan: held.row(wan, u16::from(lanes) + 1)?,
+                relay: held.row(LOOPBACK, 2)?,
+                lan: held.udp(LOOPBACK)?,
                 admin: held.tcp()?,
             })
         };
-        Ok(Self { sites: [site()?, site()?] })
+        Ok(Self { sites: [site(a)?, site(b)?] })
     }
 }
 
@@ -51,8 +51,8 @@ struct Held {
 }
 
 impl Held {
-    fn udp(&mut self) -> io::Result<SocketAddr> {
-        let socket = UdpSocket::bind((LOOPBACK, 0))?;
+    fn udp(&mut self, ip: Ipv4Addr) -> io::Result<SocketAddr> {
+        let socket = UdpSocket::bind((ip, 0))?;
         let address = socket.local_addr()?;
         self.udp.push(socket);
         Ok(address)
@@ -66,13 +66,13 @@ impl Held {
     }
 
     /// The lowest of so many neighbouring ports.
-    fn row(&mut self, count: u16) -> io::Result<SocketAddr> {
+    fn row(&mut self, ip: Ipv4Addr, count: u16) -> io::Result<SocketAddr> {
         let mut last = io::ErrorKind::AddrInUse.into();
         for _ in 0..TRIES {
-            let lowest = self.udp()?;
+            let lowest = self.udp(ip)?;
             let next = (1..count).map(|above| {
                 let port = lowest.port().checked_add(above).ok_or(io::ErrorKind::AddrInUse)?;
-                UdpSocket::bind((LOOPBACK, port))
+                UdpSocket::bind((ip, port))
             });
             match next.collect::<io::Result<Vec<_>>>() {
                 Ok(further) => {

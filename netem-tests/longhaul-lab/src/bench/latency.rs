@@ -1,7 +1,7 @@
 //! The time that a pair of gateways adds to a small message.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::thread;
@@ -121,6 +121,9 @@ impl Latency {
             rate: RATE.to_owned(),
             mtu: [MTU; 2],
             probe_mtu: false,
+            congestion: "fixed",
+            interface: [None, None],
+            wan: [Ipv4Addr::LOCALHOST; 2],
             lan_mtu: [None; 2],
             lanes: 1,
             threads: 1,

@@ -96,6 +96,9 @@ fn clean_pair(program: &Path) -> Plan {
         // What a network between datacenters that carries RoCE does carry.
         mtu: [9000; 2],
         probe_mtu: false,
+        congestion: "fixed",
+        interface: [None, None],
+        wan: [Ipv4Addr::LOCALHOST; 2],
         lan_mtu: [None; 2],
         lanes: 1,
         threads: 1,

@@ -9,6 +9,7 @@ mod progress;
 mod table;
 
 use std::io::{self, Write};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -192,6 +193,9 @@ impl Demo {
             rate: RATE.to_owned(),
             mtu: [WAN_MTU; 2],
             probe_mtu: false,
+            congestion: "fixed",
+            interface: [None, None],
+            wan: [Ipv4Addr::LOCALHOST; 2],
             lan_mtu: [None; 2],
             lanes: 1,
             threads: 1,
