@@ -1,6 +1,9 @@
 //! Series about the program and its process, beside those of the metric table.
 
 use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::time::ClockId;
 
 use session::message::VERSION as PROTOCOL;
 
@@ -39,7 +42,7 @@ struct Process {
     /// Seconds.
     cpu: f64,
     threads: u64,
-    /// Seconds since 1970; `None`: the machine does not say when it started.
+    /// Seconds since 1970; `None`: the clock stands before that.
     started: Option<f64>,
     /// Open descriptors; Linux tells since 6.2.
     descriptors: u64,
@@ -95,10 +98,11 @@ impl Process {
     }
 }
 
-/// Returns when the machine started, in seconds since 1970.
+/// Returns when the machine started, in seconds since 1970, by its clock as it is set now.
 fn boot_time() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/stat").ok()?;
-    stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let since_boot = rustix::time::clock_gettime(ClockId::Boottime);
+    Some(now.as_secs_f64() - since_boot.tv_sec as f64 - since_boot.tv_nsec as f64 / 1e9)
 }
 
 /// Returns the soft limit; `None`: there is none.

@@ -56,7 +56,7 @@ impl Fifo {
 }
 
 /// The program with its log sent elsewhere, as talkative as can be.
-pub(super) fn program(folder: &Path, log: &Path) -> PathBuf {
+fn program(folder: &Path, log: &Path) -> PathBuf {
     program_after("", folder, log)
 }
 
@@ -73,7 +73,7 @@ fn program_after(command: &str, folder: &Path, log: &Path) -> PathBuf {
     path
 }
 
-fn lost(pair: &Pair, site: Site) -> u64 {
+pub(super) fn lost(pair: &Pair, site: Site) -> u64 {
     pair.counted(site, "longhaul_log_lines_lost_total", |labels| !labels.contains("reason=\"rate\""))
 }
 

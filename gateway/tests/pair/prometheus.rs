@@ -5,18 +5,19 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
 use super::*;
 
+/// The rules that operators get.
+pub(super) const RULES: &str = include_str!("../../../dashboards/rules.yml");
 /// The program of Debian's package `prometheus`.
 const PROGRAM: &str = "prometheus";
 
 /// A Prometheus of our own, on loopback.
-struct Prometheus {
+pub(super) struct Prometheus {
     process: Child,
     address: SocketAddr,
     dir: tempfile::TempDir,
@@ -31,10 +32,10 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    fn start(targets: &[SocketAddr]) -> Self {
+    /// Scrapes the targets every second. `rules`: the text of a file of rules.
+    pub(super) fn start(targets: &[SocketAddr], rules: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let rules = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards/rules.yml");
-        fs::copy(rules, dir.path().join("rules.yml")).unwrap();
+        fs::write(dir.path().join("rules.yml"), rules).unwrap();
         let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\n\
@@ -72,13 +73,13 @@ impl Prometheus {
     }
 
     /// Returns how many series a query has now.
-    fn count(&self, query: &str) -> usize {
+    pub(super) fn count(&self, query: &str) -> usize {
         let answer = self.get(&format!("query?query={}", encoded(query)));
         answer.and_then(|data| Some(data["result"].as_array()?.len())).unwrap_or(0)
     }
 
     /// Waits until it is so.
-    fn wait_for(&mut self, what: &str, wanted: impl Fn(&Self) -> bool) {
+    pub(super) fn wait_for(&mut self, what: &str, wanted: impl Fn(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !wanted(self) {
             let ended = self.process.try_wait().unwrap();
@@ -134,7 +135,7 @@ fn selectors(expression: &str) -> Vec<String> {
 #[test]
 fn a_prometheus_finds_what_dashboard_and_rules_ask_for() {
     let mut pair = Pair::start(SCHEMES[1], 2);
-    let mut prometheus = Prometheus::start(&[Site::A, Site::B].map(|site| pair.testbed.admin(site)));
+    let mut prometheus = Prometheus::start(&[Site::A, Site::B].map(|site| pair.testbed.admin(site)), RULES);
     pair.complete_transfer(300);
     prometheus.wait_for("a scrape of both", |prometheus| prometheus.count("up{job=\"longhaul\"} == 1") == 2);
     // What counted before the first scrape is no rate.
