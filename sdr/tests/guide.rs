@@ -42,3 +42,36 @@ fn an_allreduce_over_loopback_is_right_on_each_layer() {
     // Five layers, each at four drop rates.
     assert_eq!(told.matches("sums right").count(), 20, "{told}");
 }
+
+/// The lab's commands as they stand in the guide, in name spaces of its own.
+///
+/// Other are the folder of the programs, which cargo may have elsewhere, and the secret's file.
+#[test]
+fn the_guides_lab_of_three_sites_works_literally() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let guide = std::fs::read_to_string(root.join("docs/sdr.md")).unwrap();
+    let lab = guide.split("<!-- lab: run by sdr/tests/guide.rs -->\n```\n").nth(1).unwrap();
+    let commands = lab.split("```").next().unwrap();
+    let test = std::env::current_exe().unwrap();
+    let programs = test.ancestors().nth(2).unwrap().join("examples");
+    let secret = std::env::temp_dir().join(format!("sdr-secret-{}", std::process::id()));
+    let commands = commands
+        .replace("target/release/examples", programs.to_str().unwrap())
+        .replace("/tmp/secret", secret.to_str().unwrap())
+        .replace("cargo build", "cargo build --quiet --offline");
+    let output = Command::new("unshare")
+        .args(["--net", "--mount", "sh", "-c"])
+        .arg(format!("set -e; mount -t tmpfs tmpfs /run\n{commands}"))
+        .current_dir(&root)
+        .output()
+        .unwrap();
+    let _ = std::fs::remove_file(secret);
+    let (told, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "name spaces need root, ip and nft; otherwise: {errors}");
+    for site in 0..3 {
+        let line = format!("site {site} of 3: 1048576 bytes a segment, mds:8,3, sums right, ");
+        assert!(told.contains(&line), "{told}{errors}");
+    }
+    let whole = told.lines().find(|line| line.starts_with("1000 whole, 0 chunks lost, "));
+    assert!(whole.is_some_and(|line| line.ends_with(", contents checked")), "{told}{errors}");
+}

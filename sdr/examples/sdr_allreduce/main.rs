@@ -1,5 +1,10 @@
-//! `sdr_allreduce`: a ring allreduce over four sites, on any reliability layer.
+//! `sdr_allreduce`: a ring allreduce, on any reliability layer.
 //!
+//! - `sdr_allreduce site INDEX ADDRESS ADDRESS...` is one site of a ring, counted from 0; contents
+//!   are checked. Each site names all addresses in the same order.
+//!   `docs/sdr.md` has its options, and a lab of three sites.
+//!
+//! The others compare layers over four sites:
 //! - `sdr_allreduce native` runs it on sealed UDP, through emulated links of 1 Gbit/s and 25 ms;
 //!   contents are checked.
 //! - `sdr_allreduce virtual [RUNS]` compares layers at 400 Gbit/s by events, 10,000 runs a cell.
@@ -17,6 +22,7 @@ mod model;
 mod native;
 mod packets;
 mod ring;
+mod site;
 
 use std::time::Duration;
 
@@ -133,11 +139,14 @@ fn by_packets(runs: u64) -> Result<()> {
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next();
+    if what.as_deref() == Some("site") {
+        return site::site(arguments);
+    }
     let runs = arguments.next().map(|runs| runs.parse()).transpose()?;
     match what.as_deref() {
         Some("native") => native::native(),
         Some("virtual") => virtually(runs.unwrap_or(10_000)),
         Some("packets") => by_packets(runs.unwrap_or(100)),
-        _ => Err("usage: sdr_allreduce native | virtual [RUNS] | packets [RUNS]".into()),
+        _ => Err(format!("usage: {} | native | virtual [RUNS] | packets [RUNS]", site::USAGE).into()),
     }
 }

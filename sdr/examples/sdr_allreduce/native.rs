@@ -67,7 +67,7 @@ fn run(attr: QpAttr, scheme: &Scheme, drop: f64) -> Result<Duration> {
         };
         let timing = Timing::new(attr.rtt, attr.rate);
         let ends = Ends { send, to_next, receive, from_last };
-        let mut site = Site::new(index, NUMBERS, scheme, timing, ends, start)?;
+        let mut site = Site::new((index, SITES), NUMBERS, scheme, timing, ends, start)?;
         let idle = Arc::clone(&idle);
         threads.push(std::thread::spawn(move || {
             let mut is_counted = false;

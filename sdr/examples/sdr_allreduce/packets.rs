@@ -132,7 +132,7 @@ pub(crate) fn run(attr: &QpAttr, scheme: &Scheme, losses: &ByPlace, numbers: usi
         let (Some(send), Some(receive)) = (send, receive) else { return Err("one direction only".into()) };
         let timing = Timing::new(attr.rtt, attr.rate);
         let ends = Ends { send, to_next, receive, from_last };
-        sites.push(Site::new(index, numbers, scheme, timing, ends, start)?);
+        sites.push(Site::new((index, SITES), numbers, scheme, timing, ends, start)?);
     }
     let (mut time, step) = (start, attr.rtt / LOOKS);
     let mut out = vec![0; max_datagram(attr)];

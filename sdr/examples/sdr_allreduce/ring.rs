@@ -10,10 +10,15 @@ use sdr::{Buffer, ControlPath, QpAttr, RecvQp, SendQp, Shape};
 
 use crate::Result;
 
-/// Sites of the ring.
+/// Sites of the rings that are compared.
 pub(crate) const SITES: usize = 4;
-/// Steps until every site has all sums: half of them carry sums, and half totals.
-pub(crate) const STEPS: usize = 2 * SITES - 2;
+/// Their steps.
+pub(crate) const STEPS: usize = steps(SITES);
+
+/// Returns the steps until every site has all sums: half of them carry sums, and half totals.
+pub(crate) const fn steps(sites: usize) -> usize {
+    2 * sites - 2
+}
 
 /// A layer to be compared, with its name.
 pub(crate) type Named = (&'static str, Scheme);
@@ -68,6 +73,8 @@ pub(crate) fn around<T>(near: Vec<T>, mut far: Vec<T>) -> impl Iterator<Item = (
 /// One site: it sends to the next one, and receives from the one before.
 pub(crate) struct Site {
     index: usize,
+    /// Sites of its ring.
+    sites: usize,
     /// Numbers to be added up, a segment for each site.
     segments: Vec<Vec<u64>>,
     step: usize,
@@ -81,8 +88,9 @@ pub(crate) struct Site {
 }
 
 impl Site {
+    /// Site `index` of so many. `numbers`: those of a segment.
     pub(crate) fn new(
-        index: usize,
+        (index, sites): (usize, usize),
         numbers: usize,
         scheme: &Scheme,
         timing: Timing,
@@ -93,7 +101,8 @@ impl Site {
         let number = |segment, at| (segment * numbers + at) as u64 * (index as u64 + 1);
         Ok(Site {
             index,
-            segments: (0..SITES)
+            sites,
+            segments: (0..sites)
                 .map(|segment| (0..numbers).map(|at| number(segment, at)).collect())
                 .collect(),
             step: 0,
@@ -108,7 +117,7 @@ impl Site {
 
     /// Returns true if all sums are right.
     pub(crate) fn is_right(&self) -> bool {
-        let sites: u64 = (1..=SITES as u64).sum();
+        let sites: u64 = (1..=self.sites as u64).sum();
         self.segments.iter().flatten().zip(0..).all(|(found, at)| *found == at * sites)
     }
 
@@ -124,10 +133,11 @@ impl Site {
 
     /// Sends, receives and adds up as far as that goes.
     pub(crate) fn poll(&mut self, now: Instant) -> Result<()> {
-        while self.step < STEPS {
+        let sites = self.sites;
+        while self.step < steps(sites) {
             // First sums travel, then totals.
-            let sent = (self.index + 2 * SITES - self.step) % SITES;
-            let received = (sent + SITES - 1) % SITES;
+            let sent = (self.index + 2 * sites - self.step) % sites;
+            let received = (sent + sites - 1) % sites;
             if !self.is_under_way {
                 let numbers = self.segments.get(sent).into_iter().flatten();
                 let bytes: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
@@ -139,7 +149,7 @@ impl Site {
             let Some(bytes) = self.receiving.take() else {
                 break;
             };
-            let is_sum = self.step < SITES - 1;
+            let is_sum = self.step < sites - 1;
             let numbers = self.segments.get_mut(received).into_iter().flatten();
             for (number, came) in numbers.zip(bytes.as_chunks().0) {
                 let came = u64::from_le_bytes(*came);
@@ -147,7 +157,7 @@ impl Site {
             }
             self.step += 1;
             self.is_under_way = false;
-            if self.step == STEPS {
+            if self.step == steps(sites) {
                 self.done_at = Some(now);
             }
         }
