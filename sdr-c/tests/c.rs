@@ -130,6 +130,11 @@ fn each_misuse_is_an_error() {
 }
 
 #[test]
+fn descriptors_that_a_program_closes_end_its_queue_pairs() {
+    passes("closed");
+}
+
+#[test]
 fn the_guides_program_completes_partially() {
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("partial");

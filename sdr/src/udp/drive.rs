@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use session::{HEADER, Opener, Sealer};
 
@@ -45,11 +46,13 @@ pub struct UdpStats {
     pub taken: AtomicU64,
     /// Authentic datagrams that were refused: duplicates, late ones, or such that make no sense.
     pub refused: AtomicU64,
+    /// Times that a socket was found closed or shut down: that ends the queue pair.
+    pub failed: AtomicU64,
 }
 
 /// A socket, and the datagrams that wait to leave by it.
 pub(super) struct Channel {
-    socket: UdpSocket,
+    pub(super) socket: UdpSocket,
     state: UdpSocketState,
     /// Datagrams that wait, and room behind them for the next one.
     batch: Box<[u8]>,
@@ -240,15 +243,19 @@ impl Driver {
 
     /// Takes in what waits at the sockets, a batch each. Returns how many datagrams came.
     fn take_in(&mut self) -> usize {
-        let (mut count, mut taken) = (0, 0);
+        let (mut count, mut taken, mut is_gone) = (0, 0, false);
         let time = now();
         for channel in &self.channels {
             let mut metas = [RecvMeta::default(); RECEIVE_BATCH];
             let mut buffers = self.receive.chunks_mut(RECEIVE_BYTES).map(IoSliceMut::new);
             let mut slices: [IoSliceMut<'_>; RECEIVE_BATCH] =
                 std::array::from_fn(|_| buffers.next().unwrap_or_else(|| IoSliceMut::new(&mut [])));
-            let Ok(filled) = channel.state.recv((&channel.socket).into(), &mut slices, &mut metas) else {
-                continue;
+            let filled = match channel.state.recv((&channel.socket).into(), &mut slices, &mut metas) {
+                Ok(filled) => filled,
+                Err(error) => {
+                    is_gone |= is_no_socket(&error);
+                    continue;
+                }
             };
             for (slice, meta) in slices.iter_mut().zip(&metas).take(filled) {
                 let Some(bytes) = slice.get_mut(..meta.len) else {
@@ -262,7 +269,18 @@ impl Driver {
         }
         self.stats.received.fetch_add(count as u64, Relaxed);
         self.stats.taken.fetch_add(taken, Relaxed);
+        if is_gone {
+            self.fail();
+        }
         count
+    }
+
+    /// Ends the queue pair: a socket does not work any more.
+    fn fail(&mut self) {
+        if !self.engine.has_ended() {
+            self.stats.failed.fetch_add(1, Relaxed);
+            self.engine.close();
+        }
     }
 
     /// Waits until something arrives, is due, or is wanted.
@@ -281,11 +299,23 @@ impl Driver {
             let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(self.channels.len() + 1);
             fds.push(PollFd::from_borrowed_fd(self.alarm.event.as_fd(), PollFlags::IN));
             fds.extend(self.channels.iter().map(|channel| PollFd::new(&channel.socket, PollFlags::IN)));
-            let _ = poll(&mut fds, Some(&timespec(wait)));
+            let polled = poll(&mut fds, Some(&timespec(wait)));
+            // Neither goes away by receiving, and polling would return at once for ever.
+            let is_gone = |fd: &PollFd<'_>| fd.revents().intersects(PollFlags::NVAL | PollFlags::HUP);
+            if polled.is_err_and(|error| error != Errno::INTR) || fds.iter().any(is_gone) {
+                self.fail();
+            }
         }
         self.alarm.asleep.store(false, SeqCst);
         let _ = rustix::io::read(&self.alarm.event, &mut [0; 8]);
     }
+}
+
+/// Returns true if the program has closed the socket.
+///
+/// Its descriptor may name something else by now.
+fn is_no_socket(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::BADF | Errno::NOTSOCK))
 }
 
 /// Opens a datagram and takes it in. Returns 1 if it was taken.

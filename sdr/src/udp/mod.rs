@@ -250,3 +250,32 @@ impl KeyType for Exporter {
         EXPORTER_BYTES
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::time::Duration;
+
+    use rustix::net::Shutdown;
+
+    use super::*;
+
+    /// The peer, whose sockets work, hears of it by the goodbye.
+    #[test]
+    fn a_socket_that_is_shut_down_ends_both_sides() {
+        let attr = QpAttr { patience: Duration::from_secs(3600), channels: 2, ..QpAttr::default() };
+        let bind = || Unconnected::bind(attr, "127.0.0.1".parse().unwrap()).unwrap();
+        let (near, far) = (bind(), bind());
+        let socket = near.channels.last().unwrap().socket.try_clone().unwrap();
+        let (near_blob, far_blob) = (near.blob(), far.blob());
+        let near = near.connect(&far_blob, &[7; 32]).unwrap();
+        let far = far.connect(&near_blob, &[7; 32]).unwrap();
+        // Linux shuts it down, and says that it was not connected.
+        let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        while !(near.control.has_ended() && far.control.has_ended()) {
+            std::thread::yield_now();
+        }
+        let failed = [&near, &far].map(|side| side.link.stats().failed.load(Relaxed));
+        assert_eq!(failed, [1, 0]);
+    }
+}
