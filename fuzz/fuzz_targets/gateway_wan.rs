@@ -123,7 +123,7 @@ fn record(script: &mut Script<'_>) -> Vec<u8> {
             };
             Head::Request { flow, seq, replay: how & 15 == 4, rested: how & 32 != 0, opens }
         }
-        5..8 => Head::Response { flow, seq },
+        5..8 => Head::Response { flow, seq, is_short: how & 16 != 0 },
         8 => Head::Datagram(site::addressing(script, 1)),
         9 => Head::Ordered { flow, seq, addressing: site::addressing(script, 1) },
         10 => Head::Abort { flow, reason },

@@ -9,10 +9,12 @@ fuzz_target!(|input: &[u8]| {
     let length = input.len() - body.len();
     assert!(length <= MAX_HEAD);
     let mut read = input[..length].to_vec();
-    if !matches!(head, Head::Request { .. }) {
-        // docs/protocol.md#rule-record-type: flags that the type has not are ignored.
-        read[0] &= 0x0f;
-    }
+    // docs/protocol.md#rule-record-type: flags that the type has not are ignored.
+    read[0] &= match head {
+        Head::Request { .. } => 0xff,
+        Head::Response { .. } => 0x8f,
+        _ => 0x0f,
+    };
     assert_eq!(head.emit().as_ref(), read);
     for end in 0..length {
         assert!(Head::parse(&input[..end]).is_err());

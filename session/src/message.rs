@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 /// Version of the protocol on the control connection and on the bulk path. Gateways of different
 /// versions have no session.
-pub const VERSION: u16 = 13;
+pub const VERSION: u16 = 14;
 
 /// Longest message, type and body, in bytes. A longer one ends the connection.
 pub const MAX_MESSAGE: usize = 1 << 20;

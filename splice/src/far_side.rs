@@ -31,7 +31,7 @@ use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
-use crate::short::Known;
+use crate::short::{Introduction, Known};
 use crate::stale_flows::StaleFlow;
 use crate::timers::Timers;
 
@@ -83,6 +83,8 @@ struct FarFlow {
     /// Terms that its opening requests state; `None`: there was none.
     known: Option<Known>,
     requester_qpn: Option<Qpn>,
+    /// How far the peer knows the flow by its responses.
+    introduction: Introduction,
     choice: Choice,
     /// The length of the READ that the target was asked for last, or is to be next. Those under way
     /// at one time are of one class.
@@ -196,6 +198,8 @@ impl FarSide {
             ctx.stats.late_records += 1;
             return;
         }
+        // Its requester's gateway has had a response.
+        flow.introduction.answered |= !matches!(opens, Opening::Full(_));
         let restored =
             (opens == Opening::Short).then(|| flow.known.and_then(|known| known.restore(body, seq)));
         let copy = match &restored {

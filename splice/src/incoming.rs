@@ -26,7 +26,9 @@ pub(crate) fn handle_record(
         Head::Request { flow, seq, replay, rested, opens } => {
             far.handle_request(flow, seq, How { replay, rested }, opens, body, ctx);
         }
-        Head::Response { flow, seq } => near.handle_response(flow, seq, body, ctx),
+        Head::Response { flow, seq, is_short } => {
+            near.handle_response(flow, seq, is_short, body, ctx);
+        }
         Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
         Head::Ordered { flow, seq, addressing } => {
             // One too long for the LAN takes its turn, and is dropped when that comes.

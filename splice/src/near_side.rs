@@ -45,7 +45,7 @@ use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
-use crate::short::Introduction;
+use crate::short::{Introduction, Known};
 use crate::stale_flows::StaleFlow;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
@@ -63,6 +63,10 @@ struct NearFlow {
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
     introduction: Introduction,
+    /// Terms that the first response to come has stated; `None`: none has.
+    known: Option<Known>,
+    /// How often the peer was told whether to ask about what is outstanding: odd if it is not to.
+    suspended: u32,
     last_psn: Psn,
     /// When anything last came, for whatever it was worth.
     last_activity: Instant,
@@ -266,7 +270,7 @@ impl NearSide {
         // Rule: `docs/protocol.md#rule-rested`.
         let rested = flow.near.is_rested();
         let seq = flow.requests;
-        let Introduction { answered, said, .. } = flow.introduction;
+        let Introduction { answered, said } = flow.introduction;
         let short = if answered { said.shorten(packet.bytes, seq) } else { None };
         let (opens, body) = match &short {
             Some(short) => {

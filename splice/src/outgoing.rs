@@ -27,7 +27,8 @@ pub(crate) fn push(
         (Urgency::Bulk, 0) => (senders.group().into(), senders.group()),
         (Urgency::Bulk, source) => (source, senders.group()),
     };
-    let place = Place { source, group, goes_first: is_message(front) };
+    let goes_first = is_message(if front.is_empty() { back } else { front });
+    let place = Place { source, group, goes_first };
     senders.push(class, urgency, place, &[head.emit().as_ref(), front, back], now)
 }
 

@@ -28,13 +28,15 @@ pub(crate) struct Answer {
     connection: Connection,
     pub(crate) flow: FlowId,
     pub(crate) seq: u32,
+    /// It begins with a short header.
+    pub(crate) is_short: bool,
     bytes: [u8; LONGEST],
     len: usize,
     sent: Instant,
 }
 
 impl Answer {
-    /// From the BTH on.
+    /// From the BTH on, or from what stands for it.
     pub(crate) fn packet(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or_default()
     }
@@ -72,8 +74,7 @@ impl PiggybackedAcks {
     pub(crate) fn note(
         &mut self,
         connection: Connection,
-        flow: FlowId,
-        seq: u32,
+        (flow, seq, is_short): (FlowId, u32, bool),
         parts: [&[u8]; 2],
         now: Instant,
     ) {
@@ -84,7 +85,7 @@ impl PiggybackedAcks {
         let (left, right) = first.split_at_mut(front.len());
         left.copy_from_slice(front);
         right.copy_from_slice(back);
-        *place = Some(Answer { connection, flow, seq, bytes, len, sent: now });
+        *place = Some(Answer { connection, flow, seq, is_short, bytes, len, sent: now });
     }
 
     /// Takes what is to go along with a message on the connection; each is taken once.
@@ -123,11 +124,11 @@ mod tests {
     #[test]
     fn the_last_answer_goes_along_once() {
         let (mut answers, now) = (PiggybackedAcks::new(), origin());
-        answers.note(connection(1), FlowId(5), 7, [&[1; 16], &[]], now);
-        answers.note(connection(1), FlowId(5), 8, [&[1; 12], &[2; 4]], now);
+        answers.note(connection(1), (FlowId(5), 7, false), [&[1; 16], &[]], now);
+        answers.note(connection(1), (FlowId(5), 8, true), [&[1; 12], &[2; 4]], now);
         assert!(answers.take(&connection(2), now).is_none());
         let answer = answers.take(&connection(1), now).unwrap();
-        assert_eq!((answer.flow, answer.seq), (FlowId(5), 8));
+        assert_eq!((answer.flow, answer.seq, answer.is_short), (FlowId(5), 8, true));
         assert_eq!(answer.packet(), [[1; 12].as_slice(), &[2; 4]].concat());
         assert!(answers.take(&connection(1), now).is_none());
     }
@@ -135,7 +136,7 @@ mod tests {
     #[test]
     fn what_is_longer_than_an_answer_is_none() {
         let (mut answers, now) = (PiggybackedAcks::new(), origin());
-        answers.note(connection(1), FlowId(5), 7, [&[1; 20], &[2; 5]], now);
+        answers.note(connection(1), (FlowId(5), 7, false), [&[1; 20], &[2; 5]], now);
         assert!(answers.take(&connection(1), now).is_none());
     }
 
@@ -143,7 +144,7 @@ mod tests {
     fn neighbours_have_places_of_their_own() {
         let (mut answers, now) = (PiggybackedAcks::new(), origin());
         for there in 0..64 {
-            answers.note(connection(there), FlowId(there), 0, [&[0; 16], &[]], now);
+            answers.note(connection(there), (FlowId(there), 0, false), [&[0; 16], &[]], now);
         }
         let left = (0..64).filter(|there| answers.take(&connection(*there), now).is_some()).count();
         assert!(left > 56, "{left}");

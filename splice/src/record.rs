@@ -112,6 +112,8 @@ pub enum Head {
         flow: FlowId,
         /// Position among the flow's responses, from 0.
         seq: u32,
+        /// Its body begins with a short header, `docs/protocol.md#rule-short-response`.
+        is_short: bool,
     },
     /// A packet that is carried and not terminated, and needs no order: UD, CM.
     Datagram(Addressing),
@@ -230,9 +232,9 @@ impl HeadBytes {
         }
     }
 
-    /// A head without flags that says nothing but a number of its flow.
-    fn put_counted(&mut self, kind: u8, flow: FlowId, count: u32) {
-        self.put(&[kind]);
+    /// A head that says nothing but a number of its flow.
+    fn put_counted(&mut self, first: u8, flow: FlowId, count: u32) {
+        self.put(&[first]);
         self.put_flow(flow);
         self.put(&count.to_be_bytes());
     }
@@ -282,7 +284,9 @@ impl Head {
                     out.put_addressing(&addressing);
                 }
             }
-            Self::Response { flow, seq } => out.put_counted(2, flow, seq),
+            Self::Response { flow, seq, is_short } => {
+                out.put_counted(2 | if is_short { FLAG_SHORT } else { 0 }, flow, seq);
+            }
             Self::Datagram(addressing) => {
                 out.put(&[3]);
                 out.put_addressing(&addressing);
@@ -335,7 +339,10 @@ impl Head {
                     (_, _) => return Err(Malformed::Opening),
                 },
             },
-            2 => Self::Response { flow: rest.flow()?, seq: rest.u32()? },
+            2 => {
+                let is_short = first & FLAG_SHORT != 0;
+                Self::Response { flow: rest.flow()?, seq: rest.u32()?, is_short }
+            }
             3 => Self::Datagram(rest.addressing()?),
             4 => Self::Abort { reason: rest.reason()?, flow: rest.flow()? },
             5 => Self::Fail { reason: rest.reason()?, flow: rest.flow()? },
@@ -444,7 +451,8 @@ mod tests {
             Head::Request { flow, seq: 8, replay: true, rested: false, opens: Opening::Short },
             Head::Request { flow, seq: u32::MAX, replay: true, rested: true, opens: full(false) },
             Head::Request { flow, seq: 0, replay: false, rested: false, opens: full(true) },
-            Head::Response { flow, seq: 9 },
+            Head::Response { flow, seq: 9, is_short: false },
+            Head::Response { flow, seq: 9, is_short: true },
             Head::Datagram(addressing(true)),
             Head::Ordered { flow, seq: 10, addressing: addressing(false) },
             Head::Abort { flow, reason: Reason::RequesterGone },
@@ -512,6 +520,9 @@ mod tests {
         assert_eq!(request(0x1234, Opening::Known).emit().as_ref(), [0x61, 0x52, 0x34, 1, 2, 3, 4]);
         let opening = request(0x0012_3456, full(false)).emit();
         assert_eq!(opening.as_ref()[..10], [0x71, 0x80, 0x12, 0x34, 0x56, 1, 2, 3, 4, 4]);
+        let response = |is_short| Head::Response { flow: FlowId(0x40), seq: 0x0102_0304, is_short };
+        assert_eq!(response(false).emit().as_ref(), [0x02, 0x40, 0x40, 1, 2, 3, 4]);
+        assert_eq!(response(true).emit().as_ref(), [0x82, 0x40, 0x40, 1, 2, 3, 4]);
         let fail = Head::Fail { flow: FlowId(u32::MAX), reason: Reason::NoRoom };
         assert_eq!(fail.emit().as_ref(), [5, 4, 0xc0, 0xff, 0xff, 0xff, 0xff]);
     }

@@ -1,46 +1,55 @@
-//! Transport headers of requests, without what the peer has acknowledged of their flow.
+//! Transport headers without what the peer has acknowledged of their flow.
 //!
 //! Requester side and responder side agree on partition, queue pair and PSN by the requests that
-//! open a flow. These say the same, or it is not left out of those that follow.
+//! open a flow. These say the same, or it is not left out of those that follow. By a flow's first
+//! responses they agree likewise: a request that does not open the flow acknowledges one of them.
 //!
-//! Rule: `docs/protocol.md#rule-short-header`.
+//! Rules: `docs/protocol.md#rule-short-header`, `docs/protocol.md#rule-short-response`.
 
-use roce::wire::{BTH_LEN, Bth, Psn, Qpn};
+use roce::wire::{Aeth, BTH_LEN, Bth, Psn};
 
 /// The bit of the BTH's ninth byte that asks for an ACK.
 const ASKS_ACK: u8 = 0x80;
 /// In its place in a short header: the PSN follows.
 const HAS_PSN: u8 = 0x01;
 
-/// Terms that all requests which open a flow state.
+/// Terms that all packets state which came before the peer had one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    target_qpn: Qpn,
-    pkey: u16,
+    /// The destination's queue pair. As they stand in a BTH, these take the least room in a flow.
+    qpn: [u8; 3],
+    pkey: [u8; 2],
     /// PSN less sequence number.
-    first_psn: Psn,
+    first_psn: [u8; 3],
+}
+
+fn three([_, a, b, c]: [u8; 4]) -> [u8; 3] {
+    [a, b, c]
+}
+
+fn psn([a, b, c]: [u8; 3]) -> Psn {
+    Psn::new(u32::from_be_bytes([0, a, b, c]))
 }
 
 impl Known {
     pub(crate) fn new(bth: &Bth, seq: u32) -> Self {
-        Self { target_qpn: bth.dest_qp, pkey: bth.pkey, first_psn: bth.psn - seq }
+        Self {
+            qpn: three(bth.dest_qp.get().to_be_bytes()),
+            pkey: bth.pkey.to_be_bytes(),
+            first_psn: three((bth.psn - seq).get().to_be_bytes()),
+        }
     }
 
     /// The header that the short one at the front of `body` stands for, and what follows it;
     /// `None` if there is no such.
     pub(crate) fn restore<'a>(&self, body: &'a [u8], seq: u32) -> Option<([u8; BTH_LEN], &'a [u8])> {
         let ([opcode, bits, ack], rest) = body.split_first_chunk()?;
-        let (psn, rest) = match ack & !ASKS_ACK {
-            0 => (self.first_psn + seq, rest),
-            HAS_PSN => {
-                let ([a, b, c], rest) = rest.split_first_chunk()?;
-                (Psn::new(u32::from_be_bytes([0, *a, *b, *c])), rest)
-            }
+        let ([n0, n1, n2], rest) = match ack & !ASKS_ACK {
+            0 => (three((psn(self.first_psn) + seq).get().to_be_bytes()), rest),
+            HAS_PSN => rest.split_first_chunk().map(|(psn, rest)| (*psn, rest))?,
             _ => return None,
         };
-        let [p0, p1] = self.pkey.to_be_bytes();
-        let [_, q0, q1, q2] = self.target_qpn.get().to_be_bytes();
-        let [_, n0, n1, n2] = psn.get().to_be_bytes();
+        let Self { qpn: [q0, q1, q2], pkey: [p0, p1], .. } = *self;
         Some(([*opcode, *bits, p0, p1, 0, q0, q1, q2, ack & ASKS_ACK, n0, n1, n2], rest))
     }
 
@@ -48,7 +57,7 @@ impl Known {
     /// out where it follows.
     fn shorten(&self, packet: &[u8], seq: u32, tells_psn: bool) -> Option<Short> {
         let &[opcode, bits, _, _, 0, _, _, _, ack, n0, n1, n2] = packet.first_chunk()? else { return None };
-        let follows = !tells_psn && self.first_psn + seq == Psn::new(u32::from_be_bytes([0, n0, n1, n2]));
+        let follows = !tells_psn && psn(self.first_psn) + seq == psn([n0, n1, n2]);
         let short = if follows {
             Short { bytes: [opcode, bits, ack, 0, 0, 0], len: 3 }
         } else {
@@ -72,7 +81,7 @@ impl AsRef<[u8]> for Short {
     }
 }
 
-/// Terms that the requests which opened a flow have stated, whichever of them the peer takes first.
+/// Terms that packets have stated before the peer had one of them, whichever it takes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Said {
     /// There were none.
@@ -87,7 +96,7 @@ pub(crate) enum Said {
 }
 
 impl Said {
-    /// Notes a request that opens the flow.
+    /// Notes a packet with a whole header.
     pub(crate) fn note(&mut self, bth: &Bth, seq: u32) {
         let said = Known::new(bth, seq);
         *self = match *self {
@@ -112,15 +121,57 @@ impl Said {
     }
 }
 
-/// How far the peer knows a flow whose requests come from here.
+/// How far the peer knows a flow by the requests, or by the responses, that come from here.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Introduction {
-    /// The peer has answered, so it knows the address.
+    /// The peer has answered, so it has had one of them.
     pub(crate) answered: bool,
-    /// Terms that it knows from the requests before that.
+    /// Terms that it knows from those before that.
     pub(crate) said: Said,
-    /// How often it was told whether to ask about what is outstanding: odd if it is not to.
-    pub(crate) suspended: u32,
+}
+
+/// A short header and an AETH.
+const FRONT: usize = 6 + Aeth::LEN;
+
+/// A short header, and an AETH if one follows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Front {
+    bytes: [u8; FRONT],
+    len: usize,
+}
+
+impl AsRef<[u8]> for Front {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+impl Introduction {
+    /// Replaces the header of a packet in two pieces, of which the first is empty or holds all of
+    /// the BTH. Returns the two pieces that the peer needs; `None` if it needs the packet.
+    pub(crate) fn shorten<'a>(&self, [front, back]: [&'a [u8]; 2], seq: u32) -> Option<(Front, &'a [u8])> {
+        if !self.answered {
+            return None;
+        }
+        let (packet, back) = if front.is_empty() { (back, back.get(BTH_LEN..)?) } else { (front, back) };
+        let short = self.said.shorten(packet, seq)?;
+        let (short, following) = (short.as_ref(), front.get(BTH_LEN..).unwrap_or_default());
+        let mut new = Front { bytes: [0; FRONT], len: short.len() + following.len() };
+        let (head, tail) = new.bytes.get_mut(..new.len)?.split_at_mut_checked(short.len())?;
+        head.copy_from_slice(short);
+        tail.copy_from_slice(following);
+        Some((new, back))
+    }
+
+    /// Notes such a packet, which was sent as it is.
+    pub(crate) fn note(&mut self, [front, back]: [&[u8]; 2], seq: u32) {
+        let packet = if front.is_empty() { back } else { front };
+        if !self.answered
+            && let Some(bth) = packet.first_chunk().and_then(|bth| Bth::parse(bth).ok())
+        {
+            self.said.note(&bth, seq);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +235,41 @@ mod tests {
         }
     }
 
+    /// An ACK for queue pair 0x112233 and PSN 0x000105.
+    const ACK: [u8; 16] = [0x11, 0, 0xff, 0xff, 0, 0x11, 0x22, 0x33, 0, 0, 1, 5, 0x1f, 0, 0, 1];
+
+    #[test]
+    fn responses_are_short_once_the_peer_has_had_one() {
+        let (head, none): (&[u8], &[u8]) = (&ACK, &[]);
+        for parts in [[head, none], [none, head]] {
+            let mut told = Introduction::default();
+            told.note(parts, 5);
+            assert!(told.shorten(parts, 5).is_none(), "it may not have come");
+            told.answered = true;
+            let (front, back) = told.shorten(parts, 5).unwrap();
+            assert_eq!([front.as_ref(), back].concat(), [0x11, 0, 0, 0x1f, 0, 0, 1]);
+            // What is sent now comes too late to be the one that the peer has had.
+            let mut other = ACK;
+            other[7] = 0x34;
+            told.note([&other, none], 6);
+            assert!(told.shorten([&other, none], 6).is_none());
+            let (front, back) = told.shorten(parts, 9).unwrap();
+            assert_eq!([front.as_ref(), back].concat(), [0x11, 0, 1, 0, 1, 5, 0x1f, 0, 0, 1]);
+        }
+    }
+
+    #[test]
+    fn a_response_that_says_too_little_or_too_much_stays() {
+        let (head, none): (&[u8], &[u8]) = (&ACK, &[]);
+        assert!(Introduction { answered: true, said: Said::Nothing }.shorten([head, none], 0).is_none());
+        let told = Introduction { answered: true, said: said(&[(&ACK, 5)]) };
+        assert!(told.shorten([&head[..4], none], 5).is_none());
+        let long = [head, &[0; 7]].concat();
+        assert!(told.shorten([&long, none], 9).is_none(), "more headers than an AETH in front");
+        let (front, back) = told.shorten([none, &long], 9).unwrap();
+        assert_eq!((front.as_ref(), back), (&[0x11, 0, 1, 0, 1, 5][..], &long[12..]));
+    }
+
     proptest! {
         /// A header is restored to what it was, or is not shortened.
         #[test]
@@ -191,9 +277,9 @@ mod tests {
             let [pkey @ .., a, b, c, d, e] = opening;
             let mut packet = bytes;
             let known = Known {
-                target_qpn: Qpn::new(u32::from_be_bytes([0, a, b, c])),
-                pkey: u16::from_be_bytes(pkey),
-                first_psn: Psn::new(u32::from_be_bytes([a, b, d, e])),
+                qpn: [a, b, c],
+                pkey,
+                first_psn: [b, d, e],
             };
             if zeros {
                 let [p0, p1] = pkey;
@@ -201,7 +287,8 @@ mod tests {
                 packet[8] &= 0x80;
             }
             if psn {
-                packet[9..].copy_from_slice(&(known.first_psn + seq).get().to_be_bytes()[1..]);
+                let [_, follows @ ..] = (super::psn(known.first_psn) + seq).get().to_be_bytes();
+                packet[9..].copy_from_slice(&follows);
             }
             for said in [Said::Alike(known), Said::AlikeButPsn(known)] {
                 let short = said.shorten(&packet, seq);

@@ -26,7 +26,7 @@ fn golden_bytes() {
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 76,  1,  0, 13,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 76,  1,  0, 14,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
         0, 1, 0xd4, 0xc0,  7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
         3, b'0', b'.', b'2',
         2,  4, 24,  10, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -64,7 +64,7 @@ fn malformed_messages_are_refused_by_reason() {
     assert_eq!(refused(&[0, 0, 0, 1, 4]), MessageError::Truncated { kind: 4 });
     assert_eq!(refused(&[0, 0, 0, 3, 1, 0, 1]), MessageError::Version { theirs: 1 });
     let hello = |datagram: [u8; 2], lanes, threads| {
-        [&[0, 0, 0, 13, 1, 0, 13, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
+        [&[0, 0, 0, 13, 1, 0, 14, 1, 2, 3, 4, 3][..], &datagram, &[lanes, threads, 0]].concat()
     };
     for (lanes, threads) in [(1, 1), (64, 1), (1, 8), (8, 8), (32, 2)] {
         assert!(Message::decode(&hello([0x04, 0xb0], lanes, threads)).unwrap().is_some());
@@ -137,7 +137,7 @@ fn a_build_that_cannot_be_shown_is_none() {
 #[test]
 fn prefixes_that_are_none_or_too_many_are_refused() {
     let hello = |remote: &[u8]| {
-        let name = [&[1, 0, 13, 1, 2, 3, 4, 3, 0x05, 0xc0, 1, 1, 0][..], &[0; 4 + TICKET_BYTES + 1], remote]
+        let name = [&[1, 0, 14, 1, 2, 3, 4, 3, 0x05, 0xc0, 1, 1, 0][..], &[0; 4 + TICKET_BYTES + 1], remote]
             .concat();
         [&[0, 0, 0, name.len() as u8][..], &name].concat()
     };

@@ -19,6 +19,7 @@ use crate::context::{Context, REORDER};
 use crate::failures::{By, FlowFailure};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
+use crate::short::Introduction;
 use crate::stale_flows::{FlowSide, StaleFlow};
 
 impl FarFlow {
@@ -39,6 +40,7 @@ impl FarFlow {
             target_qpn,
             known: None,
             requester_qpn: None,
+            introduction: Introduction::default(),
             choice: Choice::default(),
             asked: 0,
             requests: Reassembly::new(0, REORDER),

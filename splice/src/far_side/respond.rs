@@ -79,16 +79,20 @@ impl FarSide {
         if flow.orphaned {
             return true;
         }
-        let head = Head::Response { flow: flow.id, seq: flow.responses };
-        if ctx.push(class, urgency, &head, parts).is_err() {
+        let seq = flow.responses;
+        let short = flow.introduction.shorten(parts, seq);
+        let body = short.as_ref().map_or(parts, |(front, back)| [front.as_ref(), *back]);
+        let is_short = short.is_some();
+        if ctx.push(class, urgency, &Head::Response { flow: flow.id, seq, is_short }, body).is_err() {
             return false;
         }
+        flow.introduction.note(parts, seq);
         if let (Urgency::Prompt, Some(requester_qpn)) = (urgency, flow.requester_qpn) {
             let Addressing { src, dst, .. } = flow.addressing;
             let connection = Connection { here: (dst, flow.target_qpn), there: (src, requester_qpn) };
-            ctx.answers.note(connection, flow.id, flow.responses, parts, ctx.now);
+            ctx.answers.note(connection, (flow.id, seq, is_short), body, ctx.now);
         }
-        flow.responses = flow.responses.wrapping_add(1);
+        flow.responses = seq.wrapping_add(1);
         ctx.stats.responses += 1;
         true
     }
@@ -175,7 +179,8 @@ impl FarSide {
     /// refuse the requester without that.
     fn introduce(flow: &mut FarFlow, requester_qpn: Qpn, ctx: &mut Context<'_>) {
         let class = flow.class_of(0, ctx.classes);
-        let head = Head::Response { flow: flow.id, seq: flow.responses };
+        // No response of the flow follows, so none is short by what this one says.
+        let head = Head::Response { flow: flow.id, seq: flow.responses, is_short: false };
         let reply = flow.far.introduction(requester_qpn);
         // Without room the requester meets silence.
         if ctx.push(class, Urgency::Prompt, &head, [reply.as_ref(), &[]]).is_ok() {

@@ -87,7 +87,7 @@ impl NearFlow {
         let Addressing { src, dst, .. } = self.addressing;
         let connection = Connection { here: (src, requester_qpn), there: (dst, self.target_qpn) };
         let Some(answer) = ctx.answers.take(&connection, ctx.now) else { return };
-        let head = Head::Response { flow: answer.flow, seq: answer.seq };
+        let head = Head::Response { flow: answer.flow, seq: answer.seq, is_short: answer.is_short };
         if ctx.senders.has_room(class, packet.bytes.len() + MAX_HEAD + answer.packet().len()) {
             // In front of the message, and in its turn. The answer itself has been sent.
             let place = Place {
@@ -116,11 +116,11 @@ impl NearFlow {
     /// Tells the far half whether what is outstanding may be nobody's any more, if that is news.
     /// Without room the next packet of the flow brings the next try.
     pub(super) fn relay_contradiction(&mut self, ctx: &mut Context<'_>) {
-        let told = self.introduction.suspended;
+        let told = self.suspended;
         if self.near.is_contradicted() != (told % 2 == 1) {
             let count = told.wrapping_add(1);
             if self.tell(&Head::Suspend { flow: self.id, count }, ctx) {
-                self.introduction.suspended = count;
+                self.suspended = count;
             }
         }
     }

@@ -158,6 +158,8 @@ impl NearSide {
             demand: Demand::default(),
             requests: 0,
             introduction: Introduction::default(),
+            known: None,
+            suspended: 0,
             last_psn: psn,
             last_activity: ctx.now,
             last_progress: ctx.now,

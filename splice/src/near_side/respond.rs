@@ -3,35 +3,71 @@
 use reliability::message::Insert;
 use roce::flow::near::Deliver;
 use roce::pairing::FlowKey;
-use roce::wire::{Opcode, Packet, Qpn, Syndrome};
+use roce::wire::{Aeth, BTH_LEN, Bth, Opcode, Packet, Qpn, Syndrome};
 
 use super::{Delivered, NearFlow, NearKey, NearSide};
 use crate::context::Context;
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
+use crate::short::Known;
 use crate::stale_flows::{Came, StaleFlow};
+
+/// Longest response without payload: BTH, AETH and what an atomic returns.
+const ANSWER: usize = BTH_LEN + Aeth::LEN + 8;
+
+impl NearFlow {
+    /// Restores the packet of a response record with a short header, to `room`: in one piece, which
+    /// is the second, if it is no longer than an answer without payload. Otherwise the first piece
+    /// is the BTH. `None`: it is none, or too little is known of the flow.
+    fn restore<'a>(&self, body: &'a [u8], seq: u32, room: &'a mut [u8; ANSWER]) -> Option<[&'a [u8]; 2]> {
+        let (bth, rest) = self.known?.restore(body, seq)?;
+        let (head, tail) = room.split_first_chunk_mut::<BTH_LEN>()?;
+        *head = bth;
+        match tail.get_mut(..rest.len()) {
+            Some(tail) => tail.copy_from_slice(rest),
+            None => return Some([room.get(..BTH_LEN)?, rest]),
+        }
+        Some([&[], room.get(..BTH_LEN + rest.len())?])
+    }
+}
 
 impl NearSide {
     /// A response record from the peer, in any order.
-    pub(crate) fn handle_response(&mut self, id: FlowId, seq: u32, body: &[u8], ctx: &mut Context<'_>) {
+    pub(crate) fn handle_response(
+        &mut self,
+        id: FlowId,
+        seq: u32,
+        is_short: bool,
+        body: &[u8],
+        ctx: &mut Context<'_>,
+    ) {
         let Some(slot) = self.by_id.get(&id) else {
             ctx.stats.late_records += 1;
             return;
         };
         let Some(flow) = self.flows.get_mut(slot) else { return };
+        let mut room = [0; ANSWER];
+        let parts = if is_short { flow.restore(body, seq, &mut room) } else { Some([&[][..], body]) };
+        let Some([front, back]) = parts else {
+            ctx.stats.bad_records += 1;
+            return;
+        };
+        // In one piece, as every ACK is.
+        let whole = Some(back).filter(|_| front.is_empty());
         if flow.deaf {
             ctx.stats.late_records += 1;
-            if let Ok(packet) = Packet::parse(body) {
+            if let Some(Ok(packet)) = whole.map(Packet::parse) {
                 Self::meet(flow, packet.bth.dest_qp, ctx);
             }
             return self.touch(slot, ctx);
         }
         // Else it would pass for what was taken at once.
         ctx.stats.bad_records += u64::from(body.is_empty());
-        let ack = Some(body).filter(|body| Opcode::of(body) == Some(Opcode::Acknowledge));
+        let ack = whole.filter(|body| Opcode::of(body) == Some(Opcode::Acknowledge));
         let early = ack.and_then(|body| Packet::parse(body).ok()).filter(|ack| flow.near.may_overtake(ack));
         // Of what is taken at once only the place is kept.
-        let Some(copy) = ctx.pool.copy(if early.is_some() { &[] } else { body }) else {
+        let kept: &[&[u8]] = if early.is_some() { &[] } else { &[front, back] };
+        let Some(copy) = ctx.pool.concat(kept) else {
             return self.evict(slot, ctx);
         };
         let held = copy.as_ref().len();
@@ -44,6 +80,10 @@ impl NearSide {
             Err(Insert::Duplicate | Insert::Late) => return,
         }
         flow.introduction.answered = true;
+        if flow.known.is_none() {
+            let bth = back.first_chunk().and_then(|bth| Bth::parse(bth).ok());
+            flow.known = bth.map(|bth| Known::new(&bth, seq));
+        }
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
         if let Some(packet) = early {

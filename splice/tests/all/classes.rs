@@ -49,7 +49,7 @@ impl Bench {
             bench.request(class, Opcode::SendOnly);
             let aeth = Aeth { syndrome: Syndrome::ACK, msn: 1 };
             let ack = packet(Opcode::Acknowledge, 0x44 + class as u32, 0, Ext::Aeth(aeth), 0);
-            let head = Head::Response { flow: FlowId(class as u32), seq: 0 };
+            let head = Head::Response { flow: FlowId(class as u32), seq: 0, is_short: false };
             bench.peer.push(&[head.emit().as_ref(), &ack], now).unwrap();
         }
         let mut out = [0; MAX_PACKET];

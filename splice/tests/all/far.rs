@@ -8,7 +8,7 @@ use crate::sites::packet;
 use config::Policy;
 use reliability::stream::{Receiver, ReceiverConfig, Sender, SenderConfig, StreamId, classify};
 use roce::ip::{Addressing, Datagram, emit};
-use roce::wire::{Aeth, Ext, Nak, Opcode, Packet, Psn, Qpn, Reth, Syndrome};
+use roce::wire::{Aeth, BTH_LEN, Ext, Nak, Opcode, Packet, Psn, Qpn, Reth, Syndrome};
 use splice::record::{FlowId, Head, Opening, Reason};
 use splice::{Arrival, Ecn, FlowSide, Gateway, LAN_DROPS, LaneId, SessionEnd, Settings, StaleFlow};
 
@@ -29,8 +29,10 @@ struct Bench {
     number: u64,
     /// Requests that went out on the LAN, as they stand in IP packets.
     sent: Vec<Vec<u8>>,
-    /// Records that went to the peer: head, and body.
+    /// Records that went to the peer: head, and body, with the whole header.
     told: Vec<(Head, Vec<u8>)>,
+    /// The flow's first response: its number, and its header.
+    first: Option<(u32, [u8; BTH_LEN])>,
 }
 
 fn requester() -> IpAddr {
@@ -66,6 +68,7 @@ impl Bench {
             number: 0,
             sent: Vec::new(),
             told: Vec::new(),
+            first: None,
         }
     }
 
@@ -109,10 +112,10 @@ impl Bench {
                 moved = true;
                 let (_, stream) = classify(&out[..len]).unwrap();
                 let Some(receiver) = self.receivers.get_mut(usize::from(stream.0)) else { continue };
-                let told = &mut self.told;
+                let Self { told, first, .. } = self;
                 let _ = receiver.handle_packet(&out[..len], self.now, &mut |record| {
                     let (head, body) = Head::parse(record).unwrap();
-                    told.push((head, body.to_vec()));
+                    told.push((head, restored(first, &head, body)));
                 });
                 while let Some(len) = receiver.poll_report(self.now, &mut out) {
                     let arrival = arrival(&mut self.number, len);
@@ -143,6 +146,16 @@ impl Bench {
         packets.iter().map(read).collect()
     }
 
+    /// Each response told to the peer since this was last asked: whether its header was short, and
+    /// the packet.
+    fn packets(&mut self) -> Vec<(bool, Vec<u8>)> {
+        let read = |(head, body)| match head {
+            Head::Response { is_short, .. } => Some((is_short, body)),
+            _ => None,
+        };
+        std::mem::take(&mut self.told).into_iter().filter_map(read).collect()
+    }
+
     /// PSN and syndrome of each response without payload told to the peer since this was last
     /// asked.
     fn responses(&mut self) -> Vec<(u32, u8)> {
@@ -154,6 +167,25 @@ impl Bench {
         };
         responses.filter_map(read).collect()
     }
+}
+
+/// The body of a record with the header that it is short of, as the first response has it
+/// (docs/protocol.md#rule-short-response).
+fn restored(first: &mut Option<(u32, [u8; BTH_LEN])>, head: &Head, body: &[u8]) -> Vec<u8> {
+    let &Head::Response { seq, is_short, .. } = head else { return body.to_vec() };
+    if !is_short {
+        first.get_or_insert((seq, *body.first_chunk().unwrap()));
+        return body.to_vec();
+    }
+    let (first_seq, mut bth) = first.unwrap();
+    let psn = u32::from_be_bytes([0, bth[9], bth[10], bth[11]]) + seq - first_seq;
+    let (psn, rest) = match body[2] & 1 {
+        0 => (psn.to_be_bytes(), &body[3..]),
+        _ => ([0, body[3], body[4], body[5]], &body[6..]),
+    };
+    (bth[0], bth[1], bth[8]) = (body[0], body[1], body[2] & 0x80);
+    bth[9..].copy_from_slice(&psn[1..]);
+    [&bth, rest].concat()
 }
 
 fn send(to: u32, psn: u32) -> Vec<u8> {
@@ -196,6 +228,57 @@ fn what_comes_after_its_flow_was_closed_opens_no_other() {
     bench.request(FLOW, 0, Some(addressing(0)), &send(0x22, 100));
     assert_eq!((bench.sent(), bench.gateway.stats().far_flows), (vec![], 0));
     assert_eq!((bench.gateway.stats().late_records, bench.told.len()), (2, 0));
+}
+
+/// docs/protocol.md#rule-short-response
+#[test]
+fn responses_are_short_once_the_requesters_gateway_has_had_one() {
+    let mut bench = Bench::new(|_| {});
+    for (psn, open, is_short) in [(100, true, false), (101, true, false), (102, false, true)] {
+        bench.request(FLOW, psn - 100, open.then(|| addressing(0)), &send(0x22, psn));
+        let ack = acknowledge(R, psn);
+        bench.response(&ack);
+        assert_eq!(bench.packets(), [(is_short, ack)]);
+    }
+    let reth = Reth { virtual_address: 0, rkey: 7, dma_length: 512 };
+    bench.request(FLOW, 3, None, &packet(Opcode::ReadRequest, 0x22, 103, Ext::Reth(reth), 0));
+    let aeth = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: 2 });
+    let data = [
+        packet(Opcode::ReadResponseFirst, R.get(), 103, aeth, 256),
+        packet(Opcode::ReadResponseLast, R.get(), 104, aeth, 256),
+    ];
+    data.iter().for_each(|data| bench.response(data));
+    assert_eq!(bench.packets(), data.map(|data| (true, data)));
+}
+
+/// docs/protocol.md#rule-short-response
+#[test]
+fn a_short_response_is_restored_by_the_first_and_refused_before_it() {
+    let mut bench = Bench::new(|_| {});
+    let lan = Addressing { src: target(), dst: requester(), ..addressing(0) };
+    let to = |opcode, psn, ext, len| packet(opcode, 0x33, psn, ext, len);
+    let aeth = |msn| [0x1f, 0, 0, msn];
+    bench.response_as(&lan, &to(Opcode::SendOnly, 100, Ext::None, 8));
+    let flow = bench.told.iter().find_map(|(head, _)| match head {
+        Head::Request { flow, .. } => Some(*flow),
+        _ => None,
+    });
+    let head = |seq, is_short| Head::Response { flow: flow.unwrap(), seq, is_short };
+    bench.record(&head(0, true), &[&[0x11, 0, 0][..], &aeth(1)].concat());
+    assert_eq!((bench.sent(), bench.gateway.stats().bad_records), (vec![], 1), "nothing is known");
+    bench.record(&head(0, false), &acknowledge(Qpn::new(0x44), 100));
+    assert_eq!(bench.sent(), [(0x44, 100)]);
+    bench.response_as(&lan, &to(Opcode::SendOnly, 101, Ext::None, 8));
+    bench.record(&head(1, true), &[&[0x11, 0, 0][..], &aeth(2)].concat());
+    assert_eq!(bench.sent(), [(0x44, 101)]);
+    let reth = Reth { virtual_address: 0, rkey: 7, dma_length: 256 };
+    bench.response_as(&lan, &to(Opcode::ReadRequest, 102, Ext::Reth(reth), 0));
+    bench.record(&head(2, true), &[&[0x10, 0, 0x82][..], &aeth(3), &[1; 256]].concat());
+    assert_eq!((bench.sent(), bench.gateway.stats().bad_records), (vec![], 2), "no such form");
+    bench.record(&head(2, true), &[&[0x10, 0, 0x81, 0, 0, 102][..], &aeth(3), &[1; 256]].concat());
+    let sent = bench.sent.iter().map(|bytes| Datagram::parse(bytes).unwrap().transport.to_vec());
+    let says = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: 3 });
+    assert_eq!(sent.collect::<Vec<_>>(), [packet(Opcode::ReadResponseOnly, 0x44, 102, says, 256)]);
 }
 
 #[test]
@@ -360,7 +443,7 @@ fn a_requester_is_told_of_congestion_once_it_is_known() {
     let (flow, tclass) = flow.unwrap();
     assert_eq!(tclass, 3, "as the requester sent it");
     let ack = acknowledge(Qpn::new(0x44), 100);
-    bench.record(&Head::Response { flow, seq: 0 }, &ack);
+    bench.record(&Head::Response { flow, seq: 0, is_short: false }, &ack);
     bench.response_as(&marked, &request(101));
     let sent = std::mem::take(&mut bench.sent);
     let read = |bytes: &Vec<u8>| {
@@ -452,7 +535,8 @@ fn a_requester_is_told_to_slow_down_while_much_waits_for_the_link() {
             Head::Request { flow, .. } => Some(*flow),
             _ => None,
         });
-        bench.record(&Head::Response { flow: flow.unwrap(), seq: 0 }, &acknowledge(Qpn::new(0x44), 100));
+        let head = Head::Response { flow: flow.unwrap(), seq: 0, is_short: false };
+        bench.record(&head, &acknowledge(Qpn::new(0x44), 100));
         // Bytes that had come when each notification left.
         let mut told = Vec::new();
         let mut opcode = Opcode::SendFirst;
