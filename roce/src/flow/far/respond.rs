@@ -241,7 +241,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         let una = self.window.una();
         self.end(Failure::Refused(aeth.syndrome));
         self.said.confirm();
-        Verdict::Relay(readdressed(packet, una, aeth))
+        // What runs again lies before all that is acknowledged. The target has said nothing beyond.
+        let refused = if psn.is_before(una) { psn } else { una };
+        Verdict::Relay(readdressed(packet, refused, aeth))
     }
 
     /// A READ or atomic response.

@@ -79,6 +79,11 @@ impl Replays {
         self.list.iter().any(|replay| replay.next.is_before(psn))
     }
 
+    /// Returns whether the target is asked for one that goes on with this PSN.
+    pub(super) fn wait_for(&self, psn: Psn) -> bool {
+        self.list.iter().any(|replay| replay.next == psn)
+    }
+
     /// Returns whether there are any, and all are still to be answered beyond `psn`.
     pub(super) fn lie_behind(&self, psn: Psn) -> bool {
         !self.is_empty() && self.list.iter().all(|replay| replay.next.is_after(psn))
@@ -275,6 +280,12 @@ impl Near {
     pub(super) fn is_asked_beyond(&self, psn: Psn) -> bool {
         let asked = self.asked().is_some_and(|asked| psn.is_before(asked.psn));
         asked || self.replays.lie_behind(psn)
+    }
+
+    /// Returns whether the target was asked about a request at this PSN or before, which it had
+    /// answered.
+    pub(super) fn is_asked_from(&self, psn: Psn) -> bool {
+        self.asked().is_some_and(|asked| !psn.is_before(asked.psn)) || self.replays.wait_for(psn)
     }
 
     fn asked(&self) -> Option<&Asked> {

@@ -361,8 +361,13 @@ impl Near {
         }
         // A NAK acknowledges all before it, so it must not lie beyond what the target acknowledged;
         // nor before what the requester was told, or it would be taken for a stale one.
+        let psn = super::later(self.ring.done(), self.told.to());
+        self.fail_from(psn, syndrome, now);
+    }
+
+    /// The same, where the target itself names the PSN that it refuses.
+    pub(super) fn fail_from(&mut self, psn: Psn, syndrome: Syndrome, now: Instant) {
         let done = self.ring.done();
-        let psn = super::later(done, self.told.to());
         let high = self.seen.floor();
         let mut failed = Failed {
             syndrome,
@@ -461,7 +466,9 @@ impl Near {
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {
         let done = self.ring.done();
-        if self.is_proven() && done.is_after(self.told.to()) {
+        let refused = self.failed().map(|failed| failed.psn);
+        let is_first = refused.is_none_or(|refused| !refused.is_before(done));
+        if self.is_proven() && is_first && done.is_after(self.told.to()) {
             self.tell(done, now);
             self.stats.acks.one();
             return Some(self.acknowledge(to, done.prev(), self.target.aeth().syndrome));

@@ -149,6 +149,11 @@ impl Near {
             // begun anew before that.
             return self.fall_silent(now);
         }
+        if psn.is_before(self.told.to()) && self.is_asked_from(psn) {
+            // It refuses what it was asked again, and names no PSN beyond that.
+            self.prove();
+            return self.fail_from(psn, aeth.syndrome, now);
+        }
         if !psn.is_before(self.told.to()) {
             self.prove();
         }

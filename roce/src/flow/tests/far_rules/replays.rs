@@ -154,3 +154,18 @@ fn a_target_that_expects_less_than_is_run_again_is_heard() {
     assert_eq!(bench.sent_psns(), [103]);
     assert_eq!(bench.relayed(&nak), Some(nak));
 }
+
+/// The target's next incarnation refuses a request that the one before had answered. A NAK
+/// acknowledges all before its PSN, so what lies beyond is not its word.
+#[test]
+fn a_refused_replay_is_named_where_the_target_refuses_it() {
+    let mut bench = Bench::new();
+    for psn in 100..108 {
+        bench.message(psn, 1);
+    }
+    bench.sent();
+    bench.response(&acknowledge(107, 0x1f, 8));
+    bench.far.handle_replay(request(Opcode::SendOnly, 101, 256), bench.now);
+    assert_eq!(bench.sent_psns(), [101]);
+    assert_eq!(aeth(&bench.relayed(&acknowledge(101, 0x61, 1)).unwrap()), (101, 0x61));
+}

@@ -1,6 +1,7 @@
 //! The near half, rule by rule.
 
 mod acks;
+mod again;
 mod bounds;
 mod duplicates;
 mod failing;
