@@ -410,7 +410,9 @@ impl Near {
             return Verdict::Replay;
         }
         let verdict = match Class::of(opcode.kind()) {
-            Class::Plain if self.ring.holds(psn) && !self.ring.breaks_into(packet) => {
+            Class::Plain
+                if self.ring.holds(psn) && !self.ring.breaks_into(packet) && !self.is_held_back(psn) =>
+            {
                 Verdict::Drop(self.repeat_ack(packet))
             }
             Class::Plain if self.ask_again(psn, now) => Verdict::Replay,
@@ -538,7 +540,12 @@ impl Near {
         self.ring.is_empty()
             && self.replays.is_empty()
             && !to_say
-            && (!due.has(Say::Ack) || !self.bound().is_after(self.told.to()))
+            && !(due.has(Say::Ack) && self.has_ack_to_say())
+    }
+
+    fn has_ack_to_say(&self) -> bool {
+        let bound = self.bound();
+        bound.is_after(self.told.to()) && !self.holds_back(bound)
     }
 
     /// The flow failed and has lingered long enough: forget it.

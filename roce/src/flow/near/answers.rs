@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use thin_vec::ThinVec;
 
+use super::due::Say;
 use super::{Near, Verdict, Why};
 use crate::wire::{Packet, Psn};
 
@@ -106,11 +107,17 @@ impl Replays {
     }
 
     /// Drops those that made no progress for `timeout`, so that the requester may ask again;
-    /// returns how many.
-    fn expire(&mut self, now: Instant, timeout: Duration) -> usize {
-        let before = self.list.len();
-        self.list.retain(|replay| replay.moved + timeout > now);
-        before - self.list.len()
+    /// returns how many, and the lowest PSN that they had no answer to.
+    fn expire(&mut self, now: Instant, timeout: Duration) -> (usize, Option<Psn>) {
+        let (before, mut unanswered) = (self.list.len(), None);
+        self.list.retain(|replay| {
+            let is_kept = replay.moved + timeout > now;
+            if !is_kept {
+                unanswered = lower(unanswered, replay.next);
+            }
+            is_kept
+        });
+        (before - self.list.len(), unanswered)
     }
 
     /// The responses from this one on are to look like an answer of their own.
@@ -134,6 +141,10 @@ impl Replays {
     pub(super) fn clear(&mut self) {
         self.list = ThinVec::new();
     }
+}
+
+fn lower(one: Option<Psn>, other: Psn) -> Option<Psn> {
+    one.filter(|one| one.is_before(other)).or(Some(other))
 }
 
 /// A SEND or WRITE that the target acknowledged before, and is asked about since it came again
@@ -183,7 +194,7 @@ impl Near {
             return Verdict::Drop(Why::Duplicate);
         }
         self.note_window();
-        match self.replays.ask(psn, span, now) {
+        match self.ask_for(psn, span, now) {
             Again::Run => Verdict::Replay,
             Again::Running => {
                 self.replays.restart_at(psn);
@@ -202,7 +213,7 @@ impl Near {
             return Verdict::Drop(Why::Duplicate);
         }
         // The target may still have it. It has seen this PSN, so it runs nothing twice.
-        match self.replays.ask(psn, Some(1), now) {
+        match self.ask_for(psn, Some(1), now) {
             Again::Run => Verdict::Replay,
             Again::Running => Verdict::Drop(Why::Pending),
             Again::Full => Verdict::Drop(Why::Full),
@@ -241,9 +252,65 @@ impl Near {
     /// Gives up what [`replay_expiry`](Near::replay_expiry) says.
     pub(super) fn expire_replays(&mut self, now: Instant) {
         if self.replay_expiry().is_some_and(|at| at <= now) {
-            let expired = self.replays.expire(now, self.replay_timeout());
+            let (expired, unanswered) = self.replays.expire(now, self.replay_timeout());
             self.stats.replays_expired.add(expired as u64);
+            if let Some(psn) = unanswered {
+                let open = self.incarnation.questions.get_or_insert_default();
+                open.unanswered = lower(open.unanswered, psn);
+            }
         }
+    }
+
+    /// Returns whether the requester asked again for a READ or atomic before `psn`, and has no
+    /// answer. An ACK past that would complete what nobody has if both are in another incarnation.
+    /// How long the target takes proves nothing.
+    pub(super) fn holds_back(&self, psn: Psn) -> bool {
+        let unanswered = self.incarnation.questions.as_ref().and_then(|open| open.unanswered);
+        self.replays.lie_before(psn) || unanswered.is_some_and(|unanswered| unanswered.is_before(psn))
+    }
+
+    /// The target has said, up to this PSN, that it has all that it had answered, where the
+    /// requester began its retry beyond the READ or atomic that has no answer. So both are where
+    /// they were, and the requester waits for no such thing.
+    pub(super) fn note_told_again(&mut self, psn: Psn) {
+        let done = self.ring.done();
+        let Some(open) = &mut self.incarnation.questions else { return };
+        let Some(unanswered) = open.unanswered else { return };
+        let asked = open.asked.as_ref().filter(|asked| asked.named == Some(psn));
+        if asked.is_some_and(|asked| asked.psn.is_after(unanswered)) && !psn.next().is_before(done) {
+            open.unanswered = None;
+            self.due.add(Say::Ack);
+        }
+    }
+
+    /// Returns whether the requester, which sends this again, is told nothing of it for want of an
+    /// answer to a READ or atomic before. Then the target is asked whether both are where they were.
+    pub(super) fn is_held_back(&self, psn: Psn) -> bool {
+        let unanswered = self.incarnation.questions.as_ref().and_then(|open| open.unanswered);
+        psn.is_before(self.ring.done()) && unanswered.is_some_and(|unanswered| psn.is_after(unanswered))
+    }
+
+    /// The requester is told beyond all that waits for an answer.
+    pub(super) fn forget_unanswered(&mut self) {
+        if let Some(open) = &mut self.incarnation.questions {
+            open.unanswered = None;
+        }
+    }
+
+    /// The target is asked once more from this PSN on.
+    fn note_asked_for(&mut self, psn: Psn) {
+        if let Some(open) = &mut self.incarnation.questions {
+            open.unanswered.take_if(|unanswered| !psn.is_after(*unanswered));
+        }
+    }
+
+    /// The target is asked again for a READ or atomic.
+    fn ask_for(&mut self, psn: Psn, span: Option<u32>, now: Instant) -> Again {
+        let again = self.replays.ask(psn, span, now);
+        if again == Again::Run {
+            self.note_asked_for(psn);
+        }
+        again
     }
 
     /// How long an answer of the target may take.

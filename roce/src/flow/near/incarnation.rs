@@ -30,6 +30,9 @@ pub(super) struct Questions {
     hinted: Option<Psn>,
     /// The requester is to hear of that.
     is_hint_due: bool,
+    /// From this PSN on the target was asked again for a READ or atomic, and has not answered. The
+    /// requester may ask once more.
+    pub(super) unanswered: Option<Psn>,
     /// The target is asked another request than it answered at its PSN.
     another: Option<Another>,
     /// It has answered that. So what is outstanding is of an incarnation that is over.

@@ -92,6 +92,7 @@ impl Near {
                 self.prove();
                 self.forget_strange();
             }
+            self.note_told_again(psn);
         } else {
             self.odd();
         }
@@ -233,6 +234,7 @@ impl Near {
         self.replays.answer(psn, last, now);
         self.tell(psn.next(), now);
         self.told.note_data();
+        self.forget_unanswered();
         self.due.remove(Say::Duplicate);
         // What is done locally behind it was held up by it.
         self.due.add_if(Say::Ack, self.ring.is_ahead());

@@ -24,7 +24,7 @@ impl Near {
             return self.poll_failed(to, now);
         }
         self.requester.end_duplicates();
-        if self.due.has(Say::Ack) && !self.replays.lie_before(self.bound()) {
+        if self.due.has(Say::Ack) && !self.holds_back(self.bound()) {
             self.due.remove(Say::Ack);
             if self.bound().is_after(self.told.to()) {
                 return Some(self.ack(to, now));
