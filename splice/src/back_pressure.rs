@@ -12,6 +12,8 @@ use config::MAX_CLASSES;
 #[derive(Debug)]
 pub(crate) struct BackPressureQueue<K> {
     lists: [VecDeque<K>; MAX_CLASSES],
+    /// Lists with entries, a bit for each: it is asked with every packet, and mostly there are none.
+    occupied: u32,
     /// Entries of flows that are gone, at most.
     stale: usize,
 }
@@ -32,7 +34,7 @@ impl Lists {
 
 impl<K: Copy> BackPressureQueue<K> {
     pub(crate) fn new() -> Self {
-        Self { lists: Default::default(), stale: 0 }
+        Self { lists: Default::default(), occupied: 0, stale: 0 }
     }
 
     /// Puts a flow on the class's list, unless it stands there.
@@ -41,6 +43,7 @@ impl<K: Copy> BackPressureQueue<K> {
             && let Some(list) = self.lists.get_mut(class)
         {
             lists.0 |= bit(class);
+            self.occupied |= bit(class);
             list.push_back(key);
         }
     }
@@ -49,6 +52,7 @@ impl<K: Copy> BackPressureQueue<K> {
     pub(crate) fn add_first(&mut self, key: K, lists: &mut Lists, class: usize) {
         if let Some(list) = self.lists.get_mut(class) {
             lists.0 |= bit(class);
+            self.occupied |= bit(class);
             list.push_front(key);
         }
     }
@@ -61,23 +65,31 @@ impl<K: Copy> BackPressureQueue<K> {
         if self.stale > entries / 3 + SPARE {
             self.lists.iter_mut().for_each(|list| list.retain(|key| there(*key)));
             self.stale = 0;
+            let occupied = self.lists.iter().enumerate().filter(|(_, list)| !list.is_empty());
+            self.occupied = occupied.fold(0, |occupied, (class, _)| occupied | bit(class));
         }
     }
 
     /// Takes the flow that has been on the class's list for longest; the owner has it
     /// [leave](Lists::leave).
     pub(crate) fn pop(&mut self, class: usize) -> Option<K> {
-        self.lists.get_mut(class)?.pop_front()
+        let list = self.lists.get_mut(class)?;
+        let key = list.pop_front();
+        if list.is_empty() {
+            self.occupied &= !bit(class);
+        }
+        key
     }
 
     /// Takes all from all lists, one that stands in several as often; the owner clears their
     /// [`Lists`].
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = K> + '_ {
+        self.occupied = 0;
         self.lists.iter_mut().flat_map(|list| list.drain(..))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lists.iter().all(VecDeque::is_empty)
+        self.occupied == 0
     }
 }
 
@@ -110,5 +122,22 @@ mod tests {
         let left: Vec<u32> =
             std::iter::from_fn(|| withheld.pop(0)).filter(|key| key.is_multiple_of(10)).collect();
         assert!(left.into_iter().eq((0..10_000).step_by(10)), "all that are there, in their order");
+    }
+
+    #[test]
+    fn it_is_empty_when_all_lists_are() {
+        let mut withheld = BackPressureQueue::new();
+        let mut lists = Lists::default();
+        withheld.add(1, &mut lists, 0);
+        withheld.add_first(1, &mut lists, MAX_CLASSES - 1);
+        assert_eq!((withheld.pop(0), withheld.is_empty()), (Some(1), false));
+        assert_eq!((withheld.pop(MAX_CLASSES - 1), withheld.is_empty()), (Some(1), true));
+        withheld.add(2, &mut Lists::default(), 5);
+        assert_eq!((withheld.drain().count(), withheld.is_empty()), (1, true));
+        withheld.add(3, &mut Lists::default(), 5);
+        for _ in 0..=2 * SPARE {
+            withheld.forget(Lists(1), |_| false);
+        }
+        assert!(withheld.is_empty(), "all of them are gone");
     }
 }

@@ -11,6 +11,9 @@ use crate::context::Context;
 impl FarSide {
     /// Where a stream has drained, the flow that has waited longest for that may send its READ.
     pub(super) fn release_withheld(&mut self, ctx: &Context<'_>) -> bool {
+        if self.withheld.is_empty() {
+            return false;
+        }
         let piece = ctx.senders.read_piece();
         for class in 0..MAX_CLASSES {
             while ctx.senders.read_room(class) >= piece
