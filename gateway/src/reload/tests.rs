@@ -78,6 +78,12 @@ async fn a_good_file_is_adopted_and_a_bad_one_changes_nothing() {
     let (answer, _) = reload(&mut reloader).await;
     assert_eq!((answer.adopted, answer.generation, answer.differences.len()), (true, 3, 0));
     assert!(answer.to_string().ends_with(" generation 3, nothing has changed\n"), "{answer}");
+
+    let events = reloader.telemetry.events().since(0).events;
+    assert!(events.iter().all(|event| event.kind == "policy"), "{events:?}");
+    let told: Vec<&str> = events.iter().map(|event| event.text.as_str()).collect();
+    assert_eq!((told.len(), told[0], told[4]), (5, "generation 2, 2 changes", "generation 3, 0 changes"));
+    assert!(told[1..4].iter().all(|text| text.starts_with("refused: ")), "{told:?}");
 }
 
 /// As from a server that does not answer.
