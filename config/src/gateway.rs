@@ -436,3 +436,14 @@ fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bulk_port_of_a_link_local_address_is_on_the_same_interface() {
+        let address: SocketAddr = "[fe80::1%3]:14791".parse().unwrap();
+        assert_eq!(next_port(address).to_string(), "[fe80::1%3]:14792");
+    }
+}
