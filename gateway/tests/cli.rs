@@ -3,10 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+
+use config::LanMode;
+use gateway::run::{RunError, lock};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn longhaul(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
@@ -322,4 +326,37 @@ fn schemas_are_generated() {
         assert!(text.contains("\"description\""), "{name}");
     }
     assert!(folder.path().join("man/longhaul-top.1").exists());
+}
+
+/// Ctrl-C in a demo: the rows that there are fit a terminal, and it is no success.
+#[test]
+fn a_demo_that_is_interrupted_shows_what_it_has_measured() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(["demo", "--quick"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut demo = command.spawn().unwrap();
+    // Elsewhere than on a terminal, there is a line for each transfer that has ended.
+    let mut progress = BufReader::new(demo.stderr.take().unwrap()).lines();
+    assert!(progress.any(|line| line.unwrap().starts_with(" 1/")), "no transfer ended");
+    let pid = Pid::from_raw(demo.id().try_into().unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let errors = std::thread::spawn(move || progress.map_while(Result::ok).collect::<Vec<_>>());
+    let output = demo.wait_with_output().unwrap();
+    let (code, out, _) = parts(&output);
+    let errors = errors.join().unwrap();
+    assert!(code != Some(0) && errors.iter().any(|line| line.contains("interrupted")), "{code:?} {errors:?}");
+    assert!(out.lines().any(|line| line.contains("plain RC") && line.ends_with("right")), "{out}");
+    assert!(out.lines().all(|line| line.chars().count() <= 80), "{out}");
+}
+
+#[test]
+fn an_interface_has_one_gateway() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples/gateway-a.toml");
+    let mut lan = config::Gateway::parse(&file, &fs::read_to_string(&file).unwrap()).unwrap().lan;
+    lan.mode = LanMode::Packet { interface: format!("lan{}", std::process::id()) };
+    let first = lock(&lan).unwrap();
+    assert!(first.is_some());
+    let refused = lock(&lan).unwrap_err();
+    assert!(matches!(&refused, RunError::Taken(interface) if interface.starts_with("lan")), "{refused}");
+    drop(first);
+    assert!(lock(&lan).unwrap().is_some());
 }

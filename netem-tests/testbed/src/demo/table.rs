@@ -50,7 +50,7 @@ pub(super) fn write(out: &mut dyn Write, links: &[&str], rows: &[Row]) -> io::Re
     ] {
         writeln!(
             out,
-            "{link:<13} {carrier:<9} {goodput:>7} {p50:>6} {p99:>7} {lost:>6} {again:>6} {parity:>6} {overhead:>7} {contents:>5}"
+            "{link:<13} {carrier:<9} {goodput:>7} {p50:>6} {p99:>7} {lost:>6} {again:>6} {parity:>6} {overhead:>6} {contents:>5}"
         )?;
     }
     for link in links {
@@ -71,7 +71,7 @@ fn line(out: &mut dyn Write, link: &str, row: &Row) -> io::Result<()> {
     let measured = &row.measured;
     writeln!(
         out,
-        "{:<13} {:<9} {:>7.0} {:>6.1} {:>7.1} {:>6} {:>6} {:>6} {:>7} {:>5}",
+        "{:<13} {:<9} {:>7.0} {:>6.1} {:>7.1} {:>6} {:>6} {:>6} {:>6} {:>5}",
         link,
         row.carrier,
         measured.client.goodput() / 1e6,
