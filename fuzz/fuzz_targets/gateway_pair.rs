@@ -84,6 +84,7 @@ impl World {
             5 => self.lan_up(here, script.u16()),
             6 => self.lan_down(here, script.u16()),
             7 | 8 => self.cross(here, script.u16()),
+            9 if which >= 0xe0 => self.upgrade(here),
             9 => self.wait(script.span()),
             10 => {
                 let moods = [Mood::Prompt, Mood::Lazy, Mood::NotReady, Mood::Deaf, Mood::Lazy];
@@ -183,6 +184,17 @@ impl World {
         self.now += span;
         for here in 0..2 {
             self.sites[here].wait(self.now);
+            self.poll(here);
+        }
+    }
+
+    /// Another process takes a gateway's place, and the session goes on.
+    fn upgrade(&mut self, here: usize) {
+        self.wan.iter_mut().for_each(VecDeque::clear);
+        self.sites[1 - here].gateway.session_lost(self.now);
+        self.sites[here].take_over(here as u8, self.now);
+        for here in 0..2 {
+            self.sites[here].resume(self.now);
             self.poll(here);
         }
     }

@@ -31,19 +31,22 @@ impl Site {
     /// A gateway at 10.0.`here`.0/24 whose peer stands at 10.0.`1 - here`.0/24, with little room.
     #[must_use]
     pub fn new(here: u8, lanes: u8, now: Instant) -> Self {
-        let remote = vec![prefix(1 - here)];
-        let settings = Settings {
-            total_buffer: TOTAL_BUFFER,
-            flow_buffer: Some(256 << 10),
-            flows: 32,
-            lanes,
-            find_mtu: true,
-            ..Settings::new(remote, 20_000_000, WAN_PACKET)
-        };
-        let mut site =
-            Self { gateway: Gateway::new(settings, now), numbers: [0; 8], lanes, out: vec![0; 10_000] };
+        let gateway = Gateway::new(settings(here, lanes), now);
+        let mut site = Self { gateway, numbers: [0; 8], lanes, out: vec![0; 10_000] };
         site.up(now);
         site
+    }
+
+    /// Another process takes the place of the one that is here, and finds its session lost.
+    ///
+    /// # Panics
+    /// If it would write down something else than it has read.
+    pub fn take_over(&mut self, here: u8, now: Instant) {
+        let snapshot = self.gateway.snapshot(now).expect("no time lies far away");
+        self.gateway = Gateway::restore(settings(here, self.lanes), &snapshot, now).expect("it fits");
+        let again = self.gateway.snapshot(now).expect("no time lies far away");
+        assert!(again == snapshot, "written otherwise than it was read");
+        self.gateway.session_lost(now);
     }
 
     /// Begins a session, or the next one.
@@ -117,6 +120,17 @@ impl Site {
             self.wan(now, |_, _| {});
         }
         panic!("timers due for ever");
+    }
+}
+
+fn settings(here: u8, lanes: u8) -> Settings {
+    Settings {
+        total_buffer: TOTAL_BUFFER,
+        flow_buffer: Some(256 << 10),
+        flows: 32,
+        lanes,
+        find_mtu: true,
+        ..Settings::new(vec![prefix(1 - here)], 20_000_000, WAN_PACKET)
     }
 }
 

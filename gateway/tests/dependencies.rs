@@ -12,13 +12,14 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate of the workspace, and those of it that it may depend on, for its tests too.
-const MAY: [(&str, &[&str]); 17] = [
+const MAY: [(&str, &[&str]); 18] = [
+    ("snapshot", &[]),
     ("fec", &[]),
-    ("reliability", &["fec"]),
-    ("transport", &["reliability"]),
-    ("roce", &[]),
+    ("reliability", &["fec", "snapshot"]),
+    ("transport", &["reliability", "snapshot"]),
+    ("roce", &["snapshot"]),
     ("config", &[]),
-    ("splice", &["config", "reliability", "roce", "transport"]),
+    ("splice", &["config", "reliability", "roce", "snapshot", "transport"]),
     ("session", &[]),
     ("linksim", &["reliability"]),
     ("soft-nic", &["linksim", "roce"]),
@@ -26,7 +27,10 @@ const MAY: [(&str, &[&str]); 17] = [
     // Its programs measure over emulated links.
     ("sdr", &["fec", "link-emulator", "linksim", "reliability", "session"]),
     ("sdr-c", &["sdr"]),
-    ("netem-tests", &["config", "linksim", "reliability", "roce", "soft-nic", "splice", "transport"]),
+    (
+        "netem-tests",
+        &["config", "linksim", "reliability", "roce", "snapshot", "soft-nic", "splice", "transport"],
+    ),
     ("testbed", &["link-emulator", "linksim", "reliability", "roce", "soft-nic"]),
     (
         "gateway",
@@ -63,8 +67,18 @@ const LABORATORY: &[&str] = &[
 ];
 
 /// The crates without I/O and clock.
-const CORES: [&str; 9] =
-    ["fec", "reliability", "transport", "roce", "config", "splice", "linksim", "soft-nic", "netem-tests"];
+const CORES: [&str; 10] = [
+    "snapshot",
+    "fec",
+    "reliability",
+    "transport",
+    "roce",
+    "config",
+    "splice",
+    "linksim",
+    "soft-nic",
+    "netem-tests",
+];
 
 /// Crates that do I/O, or keep keys.
 const BEYOND_CORES: [&str; 14] = [

@@ -12,6 +12,8 @@
 
 #[path = "sim/refusal.rs"]
 mod refusal;
+#[path = "sim/upgrade.rs"]
+mod upgrade;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;

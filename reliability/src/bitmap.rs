@@ -10,10 +10,28 @@ pub const WORD: u64 = 64;
 /// Sequence numbers are taken modulo the capacity, so the owner must clear what leaves the window
 /// ([`Bitmap::clear`]) before its place is used again. Whole words stand aligned: bit `i` of
 /// [`Bitmap::word`] is sequence `(s & !63) + i`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(into = "Vec<u64>", try_from = "Vec<u64>")]
 pub struct Bitmap {
     bits: BitVec<u64, Lsb0>,
     mask: u64,
+}
+
+impl From<Bitmap> for Vec<u64> {
+    fn from(bitmap: Bitmap) -> Self {
+        bitmap.bits.into_vec()
+    }
+}
+
+impl TryFrom<Vec<u64>> for Bitmap {
+    type Error = &'static str;
+
+    fn try_from(words: Vec<u64>) -> Result<Self, Self::Error> {
+        if !words.len().is_power_of_two() {
+            return Err("a bitmap whose words are no power of two");
+        }
+        Ok(Self { mask: words.len() as u64 - 1, bits: BitVec::from_vec(words) })
+    }
 }
 
 impl Bitmap {

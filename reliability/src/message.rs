@@ -40,7 +40,7 @@ pub enum Insert {
 /// nothing is out of order, no slot is needed; with a gap, the records that wait are held in pages
 /// of 64 slots, each of which goes back to the [`Pages`] as soon as it is empty. If there is none
 /// left a record is refused with [`Insert::NoRoom`].
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Reassembly<T> {
     /// The next record to be released.
     next: u32,
@@ -57,17 +57,22 @@ pub struct Reassembly<T> {
 /// # Bounds
 /// Pages of no more than `limit` bytes in all are handed out, and some are kept for reuse: at
 /// steady state nothing is allocated.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(bound = "")]
 pub struct Pages<T> {
+    #[serde(skip)]
     spare: Vec<Box<Page<T>>>,
     taken: usize,
     most: usize,
 }
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(bound(serialize = "T: serde::Serialize", deserialize = "T: serde::Deserialize<'de>"))]
 struct Page<T> {
     /// Which slots are taken.
     bits: u64,
+    #[serde_as(as = "[_; PAGE as usize]")]
     slots: [Option<T>; PAGE as usize],
 }
 

@@ -2,8 +2,9 @@
 
 /// A stack of emptied buffers: the one used last comes first, so it is likely still in cache. Keeps
 /// at most `keep`.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Pool {
+    #[serde(skip)]
     free: Vec<Vec<u8>>,
     keep: usize,
 }

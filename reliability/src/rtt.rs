@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// RFC 6298 estimator. Samples come from echoed timestamps, so repairs need no special treatment
 /// (no Karn's rule).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Estimator {
     smoothed: Duration,
     variation: Duration,

@@ -73,7 +73,7 @@ pub struct Objective {
 }
 
 /// Kinds of schemes that may be chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Allowed {
     /// Selective repeat.
     pub sr: bool,

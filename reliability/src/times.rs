@@ -11,7 +11,7 @@ pub const BOUNDS: [u64; 16] = [
 pub const BUCKETS: usize = BOUNDS.len() + 1;
 
 /// Times that were counted. Counts only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Times {
     /// How many fell into each bucket: above the bound before, and up to its own.
     pub counts: [u64; BUCKETS],

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 /// are always free for who comes next.
 ///
 /// Bound: an entry for each host that has any in the table.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Hosts(BTreeMap<IpAddr, usize>);
 
 /// Entries that a host may have for each that is free.

@@ -16,7 +16,7 @@ const UDP: u8 = 17;
 const GRH_BASE: u8 = 0x1b;
 
 /// Where a packet comes from, where it goes, and what the network may read of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Addressing {
     /// Source address.
     pub src: IpAddr,

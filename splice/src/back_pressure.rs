@@ -9,7 +9,7 @@ use config::MAX_CLASSES;
 ///
 /// Bound: as many entries as there are flows, in each list; in all of them together, half as many
 /// again and [`SPARE`] of flows that are gone.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct BackPressureQueue<K> {
     lists: [VecDeque<K>; MAX_CLASSES],
     /// Lists with entries, a bit for each: it is asked with every packet, and mostly there are none.
@@ -22,7 +22,7 @@ pub(crate) struct BackPressureQueue<K> {
 const SPARE: usize = 64;
 
 /// In which lists a flow stands.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Lists(u32);
 
 impl Lists {

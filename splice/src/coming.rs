@@ -4,7 +4,7 @@ use roce::wire::{Kind, Packet};
 
 /// Bytes of payload that a requester has still to send of its present message, as far as its
 /// packets tell: a WRITE states its length in its first packet, a SEND does not.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Coming {
     left: u64,
     /// Its length was stated, or that it has no payload of its own.

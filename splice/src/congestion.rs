@@ -43,8 +43,9 @@ pub(crate) fn without_mark(tclass: u8) -> u8 {
 }
 
 /// When the sender of one flow's packets was last told of congestion.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Notified(Option<Instant>);
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Notified(#[serde_as(as = "Option<snapshot::At>")] Option<Instant>);
 
 impl Notified {
     /// Looks at a packet of the flow from the LAN; `sender` is its sender's queue pair, if known.

@@ -6,6 +6,7 @@ mod flow;
 mod held;
 mod open;
 mod respond;
+mod restore;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ slotmap::new_key_type! {
 }
 
 /// How a request is to go to its target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct How {
     /// Beside those in sequence: its requester sends it again.
     pub(crate) replay: bool,
@@ -50,6 +51,7 @@ pub(crate) struct How {
 }
 
 /// A request that waits for earlier ones.
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Request {
     packet: Buf,
     how: How,
@@ -66,7 +68,7 @@ enum Turn {
 }
 
 /// The last request that came.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Last {
     psn: Psn,
     /// It was in the midst of a message.
@@ -74,6 +76,8 @@ struct Last {
 }
 
 /// One flow at its target's side.
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct FarFlow {
     far: Far<Buf>,
     id: FlowId,
@@ -85,6 +89,7 @@ struct FarFlow {
     requester_qpn: Option<Qpn>,
     /// How far the peer knows the flow by its responses.
     introduction: Introduction,
+    #[serde(skip)]
     choice: Choice,
     /// The length of the READ that the target was asked for last, or is to be next. Those under way
     /// at one time are of one class.
@@ -95,7 +100,9 @@ struct FarFlow {
     /// Responses carried so far: the next one's sequence number.
     responses: u32,
     last: Last,
+    #[serde_as(as = "snapshot::At")]
     last_activity: Instant,
+    #[serde_as(as = "Option<snapshot::At>")]
     armed: Option<Instant>,
     queued: bool,
     /// Where in `withheld`.
@@ -110,13 +117,17 @@ struct FarFlow {
 }
 
 /// Questions of a flow to its target, and whether it may ask.
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Asking {
     /// It asks the pairings before it sends anything: its requester is not known, or may be another
     /// one by now.
     asks: bool,
     /// When it last sent anything to its target.
+    #[serde_as(as = "Option<snapshot::At>")]
     spoke: Option<Instant>,
     /// When it last did so without asking for its turn.
+    #[serde_as(as = "Option<snapshot::At>")]
     spoke_freely: Option<Instant>,
     /// In `flying`.
     is_flying: bool,
@@ -135,10 +146,13 @@ impl Asking {
 
 /// All far flows of a gateway. Bound: `settings.flows`, and each requester's share of them
 /// ([`Hosts`]); a request that would open one more is answered with `Fail`.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct FarSide {
     /// Each by itself, so that a table that doubles moves none of them.
     flows: SlotMap<FarKey, Box<FarFlow>>,
+    #[serde(skip)]
     config: Shared<FarConfig>,
+    #[serde(skip)]
     counters: Arc<FarCounters>,
     by_id: Lookup<FlowId, FarKey>,
     by_key: Lookup<FlowKey, FarKey>,

@@ -70,6 +70,7 @@ pub struct Gateway {
 
 mod carried;
 mod observed;
+mod restore;
 
 impl Gateway {
     /// A gateway without a session and without flows.

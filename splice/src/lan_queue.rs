@@ -18,7 +18,7 @@ slotmap::new_key_type! {
 }
 
 /// Which response a packet is that goes to the LAN.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Delivered {
     pub(crate) slot: NearKey,
     pub(crate) psn: Psn,
@@ -28,7 +28,7 @@ pub(crate) struct Delivered {
 }
 
 /// One that waits.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Waiting {
     pub(crate) addressing: Addressing,
     pub(crate) packet: Buf,
@@ -39,7 +39,7 @@ pub(crate) struct Waiting {
 /// A first-in, first-out queue, bounded in packets and in bytes. At a bound a packet is dropped and
 /// counted, as a switch would; RDMA's own retry (the requester's timeout, a repeated READ) brings
 /// it back.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct LanQueue {
     packets: VecDeque<Waiting>,
     bytes: usize,

@@ -8,6 +8,7 @@ mod open;
 mod patience;
 mod resend;
 mod respond;
+mod restore;
 mod targets;
 mod timing;
 
@@ -51,6 +52,8 @@ use crate::stats::LanDrop;
 use crate::timers::Timers;
 
 /// One flow at its requester's side.
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct NearFlow {
     near: Near,
     id: FlowId,
@@ -58,6 +61,7 @@ struct NearFlow {
     addressing: Addressing,
     target_qpn: Qpn,
     requester_qpn: Option<Qpn>,
+    #[serde(skip)]
     choice: Choice,
     demand: Demand,
     /// Requests carried so far: the next one's sequence number.
@@ -69,8 +73,10 @@ struct NearFlow {
     suspended: u32,
     last_psn: Psn,
     /// When anything last came, for whatever it was worth.
+    #[serde_as(as = "snapshot::At")]
     last_activity: Instant,
     /// When a new request was last carried, or a response last came.
+    #[serde_as(as = "snapshot::At")]
     last_progress: Instant,
     responses: Reassembly<Buf>,
     /// Bytes of the responses that wait in it; of more than 4 GiB, as many.
@@ -79,6 +85,7 @@ struct NearFlow {
     kept: Option<Box<Kept>>,
     /// Responses are not kept any more: there was no room for them, and the flow has failed.
     deaf: bool,
+    #[serde_as(as = "Option<snapshot::At>")]
     armed: Option<Instant>,
     places: Places,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
@@ -87,7 +94,7 @@ struct NearFlow {
 }
 
 /// Load that a flow brings, to be judged by its classes, and how long that takes.
-#[derive(Default)]
+#[derive(Default, serde::Serialize, serde::Deserialize)]
 struct Demand {
     /// The size that the last request was judged by, where a class is for messages of some size.
     judged: u32,
@@ -99,6 +106,7 @@ struct Demand {
 }
 
 /// The lists of [`NearSide`] that a flow is in.
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Places {
     /// In `ready`.
     queued: bool,
@@ -123,12 +131,16 @@ impl Places {
 /// All near flows of a gateway. Bound: `settings.flows`, and each requester's share of them
 /// ([`Hosts`]); beyond its share a host's request is dropped; for one more the flow goes that
 /// failed first, if any has, and otherwise its request is dropped. Either is counted.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct NearSide {
     /// Each by itself, so that a table that doubles moves none of them.
     flows: SlotMap<NearKey, Box<NearFlow>>,
+    #[serde(skip)]
     config: Shared<NearConfig>,
     /// The round trip that `config` was made for.
+    #[serde(skip)]
     config_rtt: Option<Duration>,
+    #[serde(skip)]
     counters: Arc<NearCounters>,
     by_key: Lookup<FlowKey, NearKey>,
     by_id: Lookup<FlowId, NearKey>,

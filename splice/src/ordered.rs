@@ -39,6 +39,7 @@ slotmap::new_key_type! {
 /// Bound: `settings.flows` queue pairs, and each sender's share of these ([`Hosts`]); packets for
 /// further ones are not numbered, and taken one by one. One that nothing went to for
 /// `settings.idle_flow` is forgotten.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct Numbering {
     flows: SlotMap<OutKey, Numbered>,
     by_key: Lookup<FlowKey, OutKey>,
@@ -47,13 +48,17 @@ pub(crate) struct Numbering {
     timers: Timers<OutKey>,
 }
 
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Numbered {
     key: FlowKey,
     id: FlowId,
     next: u32,
     whole: UcAdmission,
     notified: Notified,
+    #[serde_as(as = "snapshot::At")]
     last: Instant,
+    #[serde_as(as = "Option<snapshot::At>")]
     armed: Option<Instant>,
 }
 
@@ -189,6 +194,7 @@ const ROUND_TRIPS: u32 = 8;
 /// `settings.idle_flow` is forgotten.
 ///
 /// Rule: `docs/protocol.md#rule-ordered-wait`.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct Ordering {
     flows: SlotMap<InKey, Ordered>,
     by_id: Lookup<FlowId, InKey>,
@@ -198,12 +204,17 @@ pub(crate) struct Ordering {
     waiting: usize,
 }
 
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Ordered {
     id: FlowId,
     packets: Reassembly<(Addressing, Buf)>,
     /// Since when the next packet is missing.
+    #[serde_as(as = "Option<snapshot::At>")]
     stuck: Option<Instant>,
+    #[serde_as(as = "snapshot::At")]
     last: Instant,
+    #[serde_as(as = "Option<snapshot::At>")]
     armed: Option<Instant>,
 }
 

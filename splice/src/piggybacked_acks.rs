@@ -16,14 +16,15 @@ use crate::record::FlowId;
 pub(crate) type End = (IpAddr, Qpn);
 
 /// A queue pair's connection, seen from one of its ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Connection {
     pub(crate) here: End,
     pub(crate) there: End,
 }
 
 /// A response without payload, as it was sent to the peer.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Answer {
     connection: Connection,
     pub(crate) flow: FlowId,
@@ -32,6 +33,7 @@ pub(crate) struct Answer {
     pub(crate) is_short: bool,
     bytes: [u8; LONGEST],
     len: usize,
+    #[serde_as(as = "snapshot::At")]
     sent: Instant,
 }
 
@@ -48,7 +50,7 @@ impl Answer {
 /// is then sent once, like any record.
 ///
 /// Rule: `docs/protocol.md#rule-response-twice`.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct PiggybackedAcks {
     places: Box<[Option<Answer>]>,
 }

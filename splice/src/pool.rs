@@ -1,9 +1,12 @@
 //! Packet buffers, reused: at steady state the data path allocates nothing.
 
 use std::cell::RefCell;
+use std::fmt::Formatter;
 use std::rc::Rc;
 
 use reliability::shelf::Shelf;
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A bounded store of packet buffers. A [`Buf`] goes back to its pool when dropped.
 ///
@@ -88,6 +91,49 @@ impl Pool {
     pub fn bytes(&self) -> usize {
         let store = self.0.borrow();
         store.used + store.free.bytes()
+    }
+}
+
+thread_local! {
+    /// The pool of the snapshot that is being read.
+    static READING: RefCell<Option<Pool>> = const { RefCell::new(None) };
+}
+
+impl Pool {
+    /// Has buffers that are read from a snapshot meanwhile be of this pool.
+    pub(crate) fn while_reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        READING.set(Some(self.clone()));
+        let result = read();
+        READING.set(None);
+        result
+    }
+}
+
+impl Serialize for Buf {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.data)
+    }
+}
+
+impl<'de> Deserialize<'de> for Buf {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_bytes(Copied)
+    }
+}
+
+/// Copies bytes to a buffer of the pool.
+struct Copied;
+
+impl Visitor<'_> for Copied {
+    type Value = Buf;
+
+    fn expecting(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("a packet")
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Buf, E> {
+        let copy = READING.with_borrow(|pool| pool.as_ref().and_then(|pool| pool.copy(bytes)));
+        copy.ok_or_else(|| E::custom("no room in the packet buffers"))
     }
 }
 

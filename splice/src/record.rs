@@ -20,7 +20,7 @@ const FLAG_SHORT: u8 = 0x80;
 const KIND: u8 = 0x0f;
 
 /// Names a flow within a session; chosen by the gateway at the requester's side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct FlowId(pub u32);
 
 /// Why a flow is ended before its time.

@@ -6,6 +6,12 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Shared<C>(Arc<C>);
 
+impl<C: Default + PartialEq> Default for Shared<C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<C: Default + PartialEq> Shared<C> {
     pub(crate) fn new() -> Self {
         Self(Arc::default())

@@ -14,7 +14,7 @@ const ASKS_ACK: u8 = 0x80;
 const HAS_PSN: u8 = 0x01;
 
 /// Terms that all packets state which came before the peer had one of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Known {
     /// The destination's queue pair. As they stand in a BTH, these take the least room in a flow.
     qpn: [u8; 3],
@@ -82,7 +82,7 @@ impl AsRef<[u8]> for Short {
 }
 
 /// Terms that packets have stated before the peer had one of them, whichever it takes first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Said {
     /// There were none.
     #[default]
@@ -122,7 +122,7 @@ impl Said {
 }
 
 /// How far the peer knows a flow by the requests, or by the responses, that come from here.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Introduction {
     /// The peer has answered, so it has had one of them.
     pub(crate) answered: bool,

@@ -19,7 +19,7 @@ use crate::classes::Classes;
 use crate::session_end::SessionEnd;
 
 /// Which end of a flow the remembering gateway stood at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum FlowSide {
     /// At the requester's: its peer must poison the target.
     Near,
@@ -28,7 +28,7 @@ pub enum FlowSide {
 }
 
 /// A flow of an earlier session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StaleFlow {
     /// The requester's address.
     pub requester: IpAddr,
@@ -61,14 +61,17 @@ impl StaleFlow {
 
 /// A requester that must be refused, since the peer remembers a flow of its that we do not know
 /// (any more).
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ResetMark {
     pub(crate) flow: StaleFlow,
     /// How its session ended.
     pub(crate) ended: SessionEnd,
     /// Where it is refused by silence: until then.
+    #[serde_as(as = "snapshot::At")]
     pub(crate) silent_until: Instant,
     /// When it is forgotten.
+    #[serde_as(as = "snapshot::At")]
     pub(crate) until: Instant,
 }
 
@@ -90,14 +93,17 @@ pub(crate) struct Came {
 
 /// Flows kept for the peer's sake. Beyond `most` of a kind the newest are not remembered (and
 /// counted), so that a storm of flows cannot push out those already promised an error.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct StaleFlows {
     /// Bound of the flows of each kind.
     most: usize,
     /// Flows of ours whose session ended: for the peer, should it have restarted.
+    #[serde_as(as = "BTreeMap<_, (_, snapshot::At)>")]
     own: BTreeMap<(FlowKey, bool), (StaleFlow, Instant)>,
     doomed: BTreeMap<FlowKey, ResetMark>,
     /// When the first of either is forgotten, or earlier.
+    #[serde_as(as = "Option<snapshot::At>")]
     next: Option<Instant>,
     /// Flows not remembered, for want of room.
     pub(crate) forgotten: u64,

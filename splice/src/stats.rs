@@ -100,13 +100,15 @@ impl LanDrop {
 }
 
 /// The counters of a [`crate::Gateway`] since its start, and what it holds now.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Stats {
     /// Packets from the LAN that were dropped, by [`LanDrop`].
     pub lan_drops: [u64; LAN_DROPS],
     /// By the halves of flows at their requesters.
+    #[serde(skip)]
     pub near: NearStats,
     /// By the halves of flows at their targets.
+    #[serde(skip)]
     pub far: FarStats,
     /// Requests carried to the peer.
     pub requests: u64,

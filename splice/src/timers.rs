@@ -16,11 +16,41 @@ use std::time::Instant;
 /// packet. An entry that was overtaken by an earlier deadline stays as well, until its time comes
 /// or [`Timers::sweep`] finds the useless ones in the majority: that bounds the heap at twice the
 /// flows, and a few.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(bound = "K: Ord + Copy + serde::Serialize + serde::de::DeserializeOwned")]
 pub(crate) struct Timers<K> {
+    #[serde(with = "heap")]
     heap: BinaryHeap<Reverse<(Instant, K)>>,
     /// The entries left of the round, the next one last.
+    #[serde(skip)]
     due: Vec<(Instant, K)>,
+}
+
+/// The heap in a snapshot: a sorted list.
+mod heap {
+    use serde::de::DeserializeOwned;
+    use serde::{Deserializer, Serialize, Serializer};
+    use serde_with::{DeserializeAs, SerializeAs};
+
+    use super::{BinaryHeap, Instant, Reverse};
+
+    type Entries = Vec<(snapshot::At, serde_with::Same)>;
+
+    pub(super) fn serialize<K: Ord + Copy + Serialize, S: Serializer>(
+        heap: &BinaryHeap<Reverse<(Instant, K)>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let mut entries: Vec<_> = heap.iter().map(|Reverse(entry)| *entry).collect();
+        entries.sort_unstable();
+        Entries::serialize_as(&entries, serializer)
+    }
+
+    pub(super) fn deserialize<'de, K: Ord + DeserializeOwned, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BinaryHeap<Reverse<(Instant, K)>>, D::Error> {
+        let entries: Vec<(Instant, K)> = Entries::deserialize_as(deserializer)?;
+        Ok(entries.into_iter().map(Reverse).collect())
+    }
 }
 
 /// Useless entries that are not worth a sweep.

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::stats::LanDrop;
 
 /// The fate of the message that a queue pair is being sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Message {
     /// Nothing is known of one.
     #[default]
@@ -30,7 +30,7 @@ enum Message {
 /// is kept for others that were taken, unless there are none. A WRITE says how long it is; a SEND
 /// is taken to be as long as the last SEND. What is said is believed as far as it comes: kept is as
 /// much as has come of a message, 64 KiB at least and a sixteenth of the queue at most.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct UcAdmission {
     message: Message,
     /// Room kept in the class's stream for the rest of it.

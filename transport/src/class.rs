@@ -20,7 +20,7 @@ pub enum Urgency {
 }
 
 /// A class of traffic.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Class {
     /// Unique among the classes. A class with the name of a former one keeps that one's streams.
     pub name: String,
@@ -35,7 +35,7 @@ pub struct Class {
 }
 
 /// How a class's streams repair losses.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Repair {
     /// Always the same.
     Fixed {

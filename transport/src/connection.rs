@@ -1,6 +1,7 @@
 //! The whole: packets of a session in and out.
 
 mod observed;
+mod parked;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use reliability::mtu::{Cutter, PIECE_HEADER};
 use reliability::stream::{self, Kind, Malformed, StreamId, Transmit, TransmitKind};
 
 pub use self::observed::ClassStats;
+pub use self::parked::Parked;
 use crate::bounds::Config;
 use crate::class::Class;
 use crate::path::{Paths, Polled, Sent};

@@ -81,7 +81,7 @@ mod thinning;
 
 pub use bounds::{BASE_PACKET, Config, Congestion, MOST_LANES, auto_flush, window};
 pub use class::{Allowed, Class, MAX_CLASSES, Repair, Urgency};
-pub use connection::{ClassStats, Connection, Event, LanePacket, Session};
+pub use connection::{ClassStats, Connection, Event, LanePacket, Parked, Session};
 pub use group::Group;
 pub use marker::Marker;
 pub use path::PathStats;

@@ -6,7 +6,7 @@
 /// It marks none below five eighths of the bound, all from seven eighths on, and a share that grows
 /// in between. Below, mid-message ACKs are withheld already; above, packets are dropped. Evenly
 /// instead of at random.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Marker {
     /// The fraction of a mark that the packets before have left over.
     share: f64,

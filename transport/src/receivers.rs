@@ -25,6 +25,7 @@ const REST: Duration = Duration::from_secs(10);
 ///
 /// Reports of all streams together take an eighth of the link, whatever the peer makes them tell
 /// ([`Reports`]). Streams take turns by bytes: who tells little waits for none that tells much.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct Receivers {
     streams: Vec<Option<Stream>>,
     window: usize,
@@ -37,6 +38,8 @@ pub(crate) struct Receivers {
     reports: Reports,
 }
 
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Stream {
     receiver: Receiver,
     /// Bytes of its reports, as [`Reports::turn`] counts them.
@@ -44,6 +47,7 @@ struct Stream {
     /// Bytes of the last one, which the next one is taken to have.
     last: usize,
     /// When it has rested for long enough, unless a packet comes.
+    #[serde_as(as = "Option<snapshot::At>")]
     rests_at: Option<Instant>,
 }
 
@@ -103,6 +107,14 @@ impl Receivers {
         handled
     }
 
+    pub(crate) fn begin_blocks_anew(&mut self) {
+        self.held = [0; 2];
+        for Stream { receiver, .. } in self.streams.iter_mut().flatten() {
+            receiver.begin_blocks_anew();
+            self.held = moved(self.held, [0; 2], receiver.memory());
+        }
+    }
+
     /// Bytes held for cut records and for decoding.
     pub(crate) fn memory(&self) -> usize {
         self.held.iter().sum()
@@ -160,11 +172,14 @@ impl Receivers {
 }
 
 /// Bound on what leaves for reports: an eighth of the link, and 64 KiB at once.
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 struct Reports {
     /// Bytes a second, and the most that they may be.
     rate: u64,
     most: u64,
     /// When what has left would have left at that rate.
+    #[serde_as(as = "Option<snapshot::At>")]
     paid: Option<Instant>,
     /// Bytes that the stream whose turn it was last had told before it (start-time fair queueing).
     /// A stream that has told less counts from there, and so gains nothing by silence.

@@ -78,6 +78,7 @@ pub struct Tuning {
 /// what was asked for, its bulk stream comes down to its bounds by and by, goes first until it has,
 /// and nothing is asked for meanwhile. What it holds beyond its part of the buffers is taken off
 /// the others' parts.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub struct Senders {
     /// By half the stream's number.
     slots: Box<[Option<Slot>]>,
@@ -89,10 +90,13 @@ pub struct Senders {
     unsettled: usize,
     turns: DrrScheduler,
     /// Whose is what is pushed or asked about now.
+    #[serde(skip)]
     served: Option<Group>,
+    #[serde(skip)]
     pacer: Option<Pacer>,
     /// When last asked the pacer let nothing go, though there may be something: parity and repairs
     /// are no backlog.
+    #[serde(skip)]
     refused: bool,
     /// Each class's share of the link, as a divisor, when all have something to send.
     shares: Vec<usize>,
@@ -214,6 +218,11 @@ impl Senders {
         self.pacer = Some(pacer::new(config, now));
         self.rtt = config.rtt;
         self.set_max_packet(config, classes, link, bytes);
+    }
+
+    pub(crate) fn begin_blocks_anew(&mut self) {
+        let slots = self.slots.iter_mut().flatten();
+        slots.flat_map(|slot| [&mut slot.prompt, &mut slot.bulk]).for_each(Sender::begin_blocks_anew);
     }
 
     /// Goes over from some classes to others, or refuses to, and nothing has changed.

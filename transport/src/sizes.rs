@@ -10,7 +10,7 @@ const LEAST: u64 = 64;
 pub type Sizes = [Sent; Bucket::COUNT];
 
 /// The messages of one bucket. Sums stop at the most that they hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Sent {
     /// How many.
     pub messages: u64,

@@ -75,6 +75,11 @@ impl Control {
         self.stands.get(site).copied().unwrap_or_default()
     }
 
+    /// Returns true if the side's session was lost, and may go on.
+    pub(super) fn is_parked(&self, site: usize) -> bool {
+        matches!(self.stand(site), Stand::Parked(..))
+    }
+
     pub(super) fn session(&self, site: usize) -> Option<u32> {
         match self.stand(site) {
             Stand::Up(session) => Some(session),
@@ -113,6 +118,16 @@ impl Control {
                 self.orders.push((now + delay, site, order));
             }
         }
+    }
+
+    /// A gateway's process ends, after another one has what it knew. The other side notices later.
+    pub(super) fn upgraded(&mut self, site: usize, now: Instant, noticed: Duration) {
+        self.orders.retain(|(_, other, _)| *other != site);
+        let mut delays = [noticed; 2];
+        if let Some(own) = delays.get_mut(site) {
+            *own = Duration::ZERO;
+        }
+        self.lose(SessionEnd::Closed, now, delays);
     }
 
     /// A gateway is gone, and all it knew.

@@ -6,7 +6,7 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use super::draw::Dice;
-use super::scenario::{Fault, Scenario};
+use super::scenario::{Fault, LONGEST_UPGRADE, Scenario};
 
 impl Scenario {
     /// The scenario of a seed, with the link cut and the session replaced at random moments of it.
@@ -42,6 +42,37 @@ impl Scenario {
         }
         let outage = scenario.outage();
         scenario.patience += outage * 2 + scenario.resume_for;
+        scenario
+    }
+
+    /// The scenario of a seed, with gateways that other processes take the place of: of either site
+    /// or of both, one after the other or at once, also while the session is lost or about to go
+    /// on. Half of the seeds have outages as well, a quarter changes its policies.
+    #[must_use]
+    pub fn draw_with_upgrades(seed: u64) -> Self {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x0009_7ade));
+        let mut scenario = match dice.range(0, 3) {
+            0 | 1 => Self::draw_with_outages(seed),
+            2 => Self::draw(seed),
+            _ => Self::draw_with_reloads(seed),
+        };
+        let count = dice.pick(&[1, 2, 2, 5, 20]);
+        scenario.resume_for = scenario.resume_for.max(Duration::from_secs(5)) + Duration::from_secs(count);
+        let latest = dice.pick(&[20.0, 200.0, 200.0, 2000.0]);
+        let begin = (scenario.wan[0].delay + scenario.wan[1].delay) * 2;
+        let mut at = begin;
+        for _ in 0..count {
+            let down = LONGEST_UPGRADE.mul_f64(dice.spread(1e-4, 0.9));
+            // In a row, or anywhere.
+            let pause = if dice.chance(0.5) { dice.millis(300.0) } else { dice.millis(latest) };
+            at = if dice.chance(0.7) { at + down + pause } else { begin + pause };
+            let site = dice.range(0, 1);
+            scenario.faults.push((at, Fault::Upgrade { site, down }));
+            if dice.chance(0.2) {
+                scenario.faults.push((at + down.mul_f64(0.5), Fault::Upgrade { site: 1 - site, down }));
+            }
+        }
+        scenario.patience += scenario.resume_for + Duration::from_secs(2 * count);
         scenario
     }
 }

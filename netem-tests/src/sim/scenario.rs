@@ -201,6 +201,13 @@ pub enum Fault {
     },
     /// The control connection is replaced: both end the session and begin another.
     Reconnect,
+    /// Another process takes a gateway's place: with its snapshot, after `down`.
+    Upgrade {
+        /// Whose.
+        site: usize,
+        /// Time without any gateway.
+        down: Duration,
+    },
     /// A host is cut from its LAN, for so long or for good.
     Silence {
         /// Its site.
@@ -246,6 +253,9 @@ pub enum Fault {
     },
 }
 
+/// A gateway that is away for so long costs its requesters one or two of their retries.
+pub(super) const LONGEST_UPGRADE: Duration = Duration::from_millis(100);
+
 impl Scenario {
     /// A clean world without programs: build on it with the public fields.
     #[must_use]
@@ -279,6 +289,7 @@ impl Scenario {
         let hidden = |fault: &Fault| match fault {
             Fault::Partition(time) => *time < self.dead_after || self.outage() <= self.resume_for,
             Fault::Reconnect => !self.resume_for.is_zero(),
+            Fault::Upgrade { down, .. } => *down < self.resume_for.min(LONGEST_UPGRADE),
             Fault::Silence { time, .. } => time.is_some(),
             Fault::Tune { .. } => true,
             Fault::Lane { lane, .. } => *lane > 0,

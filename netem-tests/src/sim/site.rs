@@ -8,6 +8,7 @@ use std::time::Instant;
 use config::Policy;
 use ipnet::IpNet;
 use roce::wire::Qpn;
+use snapshot::Refused;
 use splice::{Gateway, Settings};
 
 use super::scenario::Scenario;
@@ -24,6 +25,14 @@ pub(super) struct Site {
     pub(super) restarts: u64,
     /// Policies refused for want of streams.
     pub(super) refused: u64,
+}
+
+/// The snapshot of a gateway.
+pub(super) struct Taken {
+    pub(super) snapshot: Vec<u8>,
+    pub(super) at: Instant,
+    /// The policy in force then.
+    pub(super) policy: Arc<Policy>,
 }
 
 /// A host on its LAN.
@@ -78,6 +87,21 @@ impl Site {
     pub(super) fn restart(&mut self, now: Instant) {
         self.restarts += 1;
         self.gateway = Some(Gateway::new(self.settings.clone(), now));
+    }
+
+    /// Another process goes on where the gateway stood. One that cannot adopt the policy that there
+    /// is by now has the one before.
+    pub(super) fn take_over(&mut self, taken: &Taken) -> Result<(), Refused> {
+        let read = |settings: &Settings| Gateway::restore(settings.clone(), &taken.snapshot, taken.at);
+        self.gateway = Some(match read(&self.settings) {
+            Err(Refused::Setting("policy")) => {
+                self.refused += 1;
+                self.settings.policy = Arc::clone(&taken.policy);
+                read(&self.settings)?
+            }
+            read => read?,
+        });
+        Ok(())
     }
 
     /// The gateway, if there is one, adopts a policy now; so does whichever comes after it.

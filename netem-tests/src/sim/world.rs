@@ -24,6 +24,7 @@ use splice::{Arrival, ClassStats, Gateway, LanDrop, PathStats, Stats};
 
 use check::{check_refused, garbage};
 use lines::{broken, completes_locally, judge_arrival, places, trace};
+use orders::Restart;
 use part::Part;
 
 use super::control::Control;
@@ -60,7 +61,7 @@ pub struct World {
     bursts: VecDeque<Burst>,
     faults: VecDeque<(Instant, Fault)>,
     reloads: VecDeque<(Instant, usize, Policy)>,
-    restarts: Vec<(Instant, usize)>,
+    restarts: Vec<Restart>,
     buffer: Vec<u8>,
     finished: Option<Instant>,
     steps: u64,
@@ -78,6 +79,8 @@ struct Watch {
     carried: Carried,
     /// Malformed packets fed to each gateway.
     garbage: [u64; 2],
+    /// Snapshots that were taken.
+    upgraded: u64,
 }
 
 impl Watch {
@@ -134,6 +137,8 @@ pub struct Report {
     pub outage: Duration,
     /// How often a gateway went on with the session before.
     pub resumed: u64,
+    /// How often another process took a gateway's place with its snapshot.
+    pub upgraded: u64,
 }
 
 /// Steps beyond which a world is taken not to come to rest.
@@ -288,7 +293,7 @@ impl World {
         self.now = next.max(self.now);
         self.note_flows();
         self.play_orders()?;
-        self.play_faults();
+        self.play_faults()?;
         self.play_reloads()?;
         self.play_bursts();
         for site in &mut self.sites {
@@ -324,7 +329,7 @@ impl World {
                 self.faults.front().map(|(at, _)| *at),
                 self.reloads.front().map(|(at, ..)| *at),
                 self.bursts.front().map(|burst| self.start + burst.at),
-                self.restarts.iter().map(|(at, _)| *at).min(),
+                self.restarts.iter().map(|restart| restart.at).min(),
             ])
             .flatten()
             .min()

@@ -20,7 +20,7 @@ pub use wire::{
 };
 
 /// Names a stream within a session and direction; below 1024.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct StreamId(pub u16);
 
 /// Where a packet stands in its block, for whoever spreads blocks over lanes.
@@ -45,7 +45,7 @@ pub struct InBlock {
 
 /// How losses are repaired. Announced per packet, so it may change at any time (see
 /// [`Sender::set_scheme`]).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Scheme {
     /// Fire and forget: a packet is forgotten when sent, and what it held is lost with it.
     None,

@@ -129,7 +129,7 @@ pub fn sending_time(data: &[u8]) -> Option<u32> {
 }
 
 /// Which code protects a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) enum Coding {
     None = 0,
     Sr = 1,
@@ -151,7 +151,7 @@ impl Coding {
 
 /// The shape of a group of `depth` interleaved blocks. Packet `p` of the group is data `p / depth`
 /// of block `p % depth`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Shape {
     pub(crate) coding: Coding,
     pub(crate) k: u8,

@@ -136,7 +136,9 @@ impl<'a> Message<'a> {
 }
 
 /// A timeout as CM and queue pairs encode it, 5 bits: 4.096 us * 2^code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 pub struct Timeout(u8);
 
 impl Timeout {

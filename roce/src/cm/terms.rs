@@ -5,7 +5,7 @@ use crate::wire::{PathMtu, Psn};
 
 /// The terms of two programs for one direction of their connection: requests of the one, executed
 /// by the other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Terms {
     /// Path MTU; `None` for a reserved code.
     pub path_mtu: Option<PathMtu>,
@@ -21,7 +21,7 @@ pub struct Terms {
 }
 
 /// One direction's part of what one message says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Offer {
     /// The first PSN that its receiver will send.
     pub peer_first_psn: Psn,

@@ -89,7 +89,7 @@ pub enum Refused {
 }
 
 /// Why a flow is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Failure {
     /// The target refused a request for good; its queue pair is in error.
     Refused(Syndrome),
@@ -101,7 +101,7 @@ pub enum Failure {
     AbortUnanswered,
 }
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum State {
     /// No request yet.
     Fresh,
@@ -135,11 +135,14 @@ impl State {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Rnr {
     psn: Psn,
     /// When the target first said so.
+    #[serde_as(as = "snapshot::At")]
     since: Instant,
+    #[serde_as(as = "snapshot::At")]
     until: Instant,
     /// True while the RNR back-off timer runs.
     waiting: bool,
@@ -182,8 +185,11 @@ struct Rnr {
 /// - **Bounds**: [`FarConfig::max_buffered`] bytes and [`FarConfig::max_packets`], beyond which
 ///   requests are refused; the near side's own limits lie below, so that this does not happen.
 ///   Sixteen replays wait at most; more are dropped and asked for again.
+#[serde_with::serde_as]
+#[derive(serde::Serialize, serde::Deserialize)]
 pub struct Far<B> {
     config: Arc<FarConfig>,
+    #[serde(skip)]
     stats: Arc<FarCounters>,
     state: State,
     peers: Peers,
@@ -205,6 +211,7 @@ pub struct Far<B> {
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
     reaction: Option<Box<ReactionPoint>>,
+    #[serde_as(as = "snapshot::At")]
     last_activity: Instant,
 }
 
@@ -260,6 +267,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         far.state = State::Aborting { abort, refuses: false };
         far.stats.aborts.one();
         far
+    }
+
+    /// Has what flows share, after it was read from a snapshot. `shared` returns a configuration
+    /// like its own.
+    pub fn share(&mut self, shared: impl FnOnce(FarConfig) -> Arc<FarConfig>, stats: Arc<FarCounters>) {
+        (self.config, self.stats) = (shared((*self.config).clone()), stats);
     }
 
     /// A request record, the next in order. It is kept until the target acknowledged it.

@@ -13,7 +13,7 @@ const SIZES: [PathMtu; 5] = [PathMtu::B256, PathMtu::B512, PathMtu::B1024, PathM
 
 /// The path MTUs still possible. A hint narrows it, the PSN after a READ narrows it, and a First or
 /// Middle packet settles it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct MtuSet(u8);
 
 impl MtuSet {
@@ -113,7 +113,7 @@ pub(super) enum Order {
 /// The PSN the next request must carry. After a READ whose span hangs on a path MTU still unknown
 /// there are several, and the request that comes picks one: a requester sends in PSN order, so only
 /// a loss right there could make it pick wrongly, and the target finds that out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Horizon {
     next: Psn,
     /// The last request, if it was a READ: PSN and length.

@@ -154,8 +154,11 @@ pub enum PsnPosition {
 ///   `mid_ack_limit` withholds ACKs inside messages; sixteen replays at once.
 /// - **Many that wait**: [`NearConfig::keepalive`] is for each flow. An owner of thousands says
 ///   less where it may: [`may_put_off`](Near::may_put_off).
+#[derive(serde::Serialize, serde::Deserialize)]
 pub struct Near {
+    #[serde(skip)]
     config: Arc<NearConfig>,
+    #[serde(skip)]
     stats: Arc<NearCounters>,
     state: State,
     requester: Requester,
@@ -176,7 +179,7 @@ pub struct Near {
 }
 
 /// The state of a flow.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum State {
     /// Waits for its first packet.
     Fresh,
@@ -190,7 +193,7 @@ enum State {
 }
 
 /// On whose word the requester may be answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Proof {
     /// Nobody's: the target has not spoken, and the first PSN may be too high.
     Unproven,

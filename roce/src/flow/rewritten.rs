@@ -74,8 +74,10 @@ impl RewrittenPacket {
 }
 
 /// A packet made by a flow, from the BTH on: an ACK or a NAK. It has no payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Reply {
+    #[serde_as(as = "[_; Reply::MAX]")]
     bytes: [u8; Reply::MAX],
     len: u8,
 }
@@ -114,7 +116,7 @@ impl AsRef<[u8]> for Reply {
 }
 
 /// Header fields that packets made here share with those of the connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Style {
     pkey: u16,
     migreq: bool,

@@ -10,7 +10,7 @@ use crate::hosts::Hosts;
 use crate::wire::{PathMtu, Qpn};
 
 /// One request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Call {
     /// The caller's queue pair.
     pub(super) qpn: Qpn,
@@ -39,8 +39,10 @@ impl Call {
 /// # Bounds
 /// As many as it was made for, and each caller's share of these ([`Hosts`]). One beyond is not
 /// remembered, and counted.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Calls {
+    #[serde_as(as = "BTreeMap<_, (_, snapshot::At)>")]
     calls: BTreeMap<CallKey, (Call, Instant)>,
     capacity: usize,
     /// Calls of each caller.
@@ -49,7 +51,7 @@ pub(super) struct Calls {
     cursor: Option<CallKey>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 struct CallKey {
     caller: IpAddr,
     callee: IpAddr,

@@ -11,16 +11,19 @@ use crate::cm::{Terms, Timeout};
 use crate::wire::{PathMtu, Psn, Qpn};
 
 /// The PSNs that a flow which is gone has asked for, and until when it may be answered.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Late {
     pub(super) flow: FlowKey,
     pub(super) asked: Span,
+    #[serde_as(as = "snapshot::At")]
     pub(super) until: Instant,
 }
 
 /// Connections: each stands twice, once per direction, under the flow of that direction. The other
 /// direction's entry is how a response finds its flow.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Links {
     links: BTreeMap<ByQpn, Link>,
     /// The first PSNs, needed once, when a flow begins. They are kept apart, since links are many.
@@ -29,7 +32,9 @@ pub(super) struct Links {
     late: BTreeMap<FlowKey, Late>,
     /// Under which of these a flow that is gone stands.
     late_of: BTreeMap<FlowKey, FlowKey>,
+    #[serde_as(as = "BTreeSet<(snapshot::At, _)>")]
     ends: BTreeSet<(Instant, FlowKey)>,
+    #[serde_as(as = "snapshot::At")]
     epoch: Instant,
     /// Connections of which a direction is held.
     used: usize,
@@ -38,7 +43,7 @@ pub(super) struct Links {
 
 /// A direction, in the order of its queue pairs' numbers and then of its hosts. Each response is
 /// looked up, most of few hosts with thousands of queue pairs: one word mostly tells two apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct ByQpn(FlowKey);
 
 impl Ord for ByQpn {
@@ -54,7 +59,7 @@ impl PartialOrd for ByQpn {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Link {
     requester_qpn: Qpn,
     /// The terms of this direction, if CM told of the connection.
@@ -72,7 +77,7 @@ struct Link {
 }
 
 /// Who has taken on a direction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Hold {
     Nobody,
     /// The half at its target.
@@ -103,7 +108,7 @@ pub(super) struct ByCm {
 
 /// [`Terms`] in four bytes, from the top: eight unused bits, ACK timeout (5), retries (3), a 1, an
 /// unused bit, which of [`MTUS`] or none (3), RNR retries (3), READs (8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Packed(NonZeroU32);
 
 impl Packed {

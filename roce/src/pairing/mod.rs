@@ -28,7 +28,7 @@ pub use crate::port::{flow_label_port, source_port};
 pub use patience::MOST_PATIENCE;
 
 /// Requests of one requester's host to one queue pair of a target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct FlowKey {
     /// Who sends the requests.
     pub requester: IpAddr,
@@ -46,7 +46,7 @@ impl FlowKey {
 }
 
 /// A directed pair of hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub struct Hosts {
     /// Who sends the requests.
     pub requester: IpAddr,
@@ -55,7 +55,7 @@ pub struct Hosts {
 }
 
 /// PSNs that requests ask about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Span {
     /// The first.
     pub first: Psn,
@@ -191,7 +191,7 @@ pub enum Match {
 }
 
 /// An event beside the answer to a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Event {
     /// Connection management told this flow's requester, which was not known.
     Paired(FlowKey, Qpn),
@@ -222,7 +222,7 @@ pub enum Event {
 pub struct Full;
 
 /// Bounds and times of [`Pairings`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Config {
     /// Flows at most, waiting and paired together, and those that are gone and may still be
     /// answered; also connections learned from CM and not yet used, and CM requests not yet
@@ -329,7 +329,8 @@ impl Default for Config {
 /// assert_eq!(pairings.handle_response(&response, &mut flows, now), Match::Known(flow));
 /// assert_eq!(pairings.partner(&flow), Some(Qpn::new(0x2a)));
 /// ```
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Pairings {
     config: Config,
     links: Links,
@@ -337,6 +338,7 @@ pub struct Pairings {
     turns: Turns,
     shares: Shares,
     events: VecDeque<Event>,
+    #[serde_as(as = "snapshot::At")]
     next_sweep: Instant,
     /// Which tables this sweep has been through: calls, links.
     swept: [bool; 2],

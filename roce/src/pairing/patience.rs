@@ -23,19 +23,21 @@ const EPOCH: Duration = Duration::from_secs(60);
 /// The slowest first answers of each target host, measured all the time.
 ///
 /// Bound: `most` hosts. One more is not measured, and is waited for as an unknown one.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Patience {
     most: usize,
     hosts: BTreeMap<IpAddr, Slowest>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Slowest {
     /// The slowest of this epoch, and of the one before.
     by_epoch: [Duration; 2],
     /// The slowest of this epoch to a question that was asked once. Of others it is not known which
     /// asking they answer.
     clear: Option<Duration>,
+    #[serde_as(as = "snapshot::At")]
     since: Instant,
 }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 const ALPHA: usize = 8;
 
 /// Flows of each requester's host.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Shares {
     capacity: usize,
     total: usize,

@@ -21,15 +21,19 @@ const MOST_REST: Duration = Duration::from_secs(1);
 const SLOW_TURNS: u8 = 2;
 
 /// The flows that wait, and the questions that are out.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Turns {
     waits: BTreeMap<FlowKey, Wait>,
     pairs: BTreeMap<Hosts, Pair>,
     /// When the question in this window of these hosts is to be looked at.
+    #[serde_as(as = "BTreeSet<(snapshot::At, _, _)>")]
     ends: BTreeSet<(Instant, Hosts, u32)>,
+    #[serde_as(as = "BTreeSet<(snapshot::At, _)>")]
     rests: BTreeSet<(Instant, FlowKey)>,
     /// When a flow's question is repeated. One for each question at most; those of questions that
     /// are answered are struck out when they are due.
+    #[serde_as(as = "BTreeSet<(snapshot::At, _)>")]
     repeats: BTreeSet<(Instant, FlowKey)>,
     patience: Patience,
     /// The next place in a queue.
@@ -39,7 +43,7 @@ pub(super) struct Turns {
 }
 
 /// A flow that may not send before it has a turn.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Wait {
     /// Turns that it has had in vain.
     vain: u8,
@@ -51,7 +55,8 @@ struct Wait {
     window: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 enum Stage {
     /// It has nothing to ask.
     Idle,
@@ -62,11 +67,11 @@ enum Stage {
     /// It has the turn.
     Asking,
     /// A turn was in vain; it queues up again then.
-    Resting(Instant),
+    Resting(#[serde_as(as = "snapshot::At")] Instant),
 }
 
 /// An ordered pair of hosts with flows that wait.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Pair {
     windows: Windows,
     /// Flows that have had no turn.

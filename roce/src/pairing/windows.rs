@@ -15,15 +15,18 @@ pub(super) const SLACK: u32 = 1 << 16;
 const RING: u32 = 1 << 24;
 
 /// One question: what was asked, and until when it may be answered.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Question {
     pub(super) flow: FlowKey,
     pub(super) state: State,
     /// All that was asked, or is to be.
     pub(super) span: Span,
     /// When the first of it was sent, and the last.
+    #[serde_as(as = "Option<(snapshot::At, snapshot::At)>")]
     pub(super) sent: Option<(Instant, Instant)>,
     /// When the turn began, and how long what was asked last may go unanswered.
+    #[serde_as(as = "snapshot::At")]
     pub(super) since: Instant,
     pub(super) patience: Duration,
     /// How often something was sent, modulo 2^32.
@@ -41,18 +44,19 @@ pub(super) struct Question {
 }
 
 /// The next repeat of a question in its turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Repeat {
     /// Nothing was asked.
     None,
     /// It is due then, and the next one so much later.
-    At(Instant, Duration),
+    At(#[serde_as(as = "snapshot::At")] Instant, Duration),
     /// There is no more in this turn.
     Over,
 }
 
 /// An answer that names a requester, and tells no more than that it may be so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Heard {
     pub(super) requester_qpn: Qpn,
     /// Its PSN, unless that was asked for.
@@ -79,16 +83,17 @@ pub(super) enum Fit {
     Near,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum State {
     /// It is the flow's turn, until then.
-    Open(Instant),
+    Open(#[serde_as(as = "snapshot::At")] Instant),
     /// The last request may be answered until then. Nothing more is asked.
-    Ending(Instant),
+    Ending(#[serde_as(as = "snapshot::At")] Instant),
     /// The turn was in vain. An answer is still taken until the place is wanted.
     Lapsed,
     /// The flow is gone. Nobody takes the answer.
-    Ghost(Instant),
+    Ghost(#[serde_as(as = "snapshot::At")] Instant),
 }
 
 impl Question {
@@ -143,7 +148,7 @@ const fn ahead(from: u32, to: u32) -> u32 {
 }
 
 /// Questions by where their windows begin. No two windows overlap, so a PSN lies in one at most.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Windows(BTreeMap<u32, Question>);
 
 impl Windows {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// ACK extended transport header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Aeth {
     /// The syndrome: what the responder answers.
     pub syndrome: Syndrome,
@@ -30,7 +30,7 @@ impl Aeth {
 
 /// AETH syndrome: seven bits. Bit 7 of the byte is reserved (InfiniBand Architecture Specification,
 /// volume 1, 9.7.5.1): ignored when parsed and zero when emitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Syndrome {
     /// Positive acknowledgement.
     Ack {
@@ -103,7 +103,7 @@ impl Syndrome {
 }
 
 /// NAK codes (the low five bits of a NAK syndrome).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Nak {
     /// 0x60: a PSN is missing; the BTH carries the one expected.
     PsnSequence,
@@ -145,7 +145,7 @@ impl Nak {
 }
 
 /// Code of the RNR NAK timer, 0 to 31. The codes are not in order of time: 0 is the longest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RnrTimer(u8);
 
 impl RnrTimer {

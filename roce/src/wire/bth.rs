@@ -20,7 +20,7 @@ const MASK_24: u32 = 0x00ff_ffff;
 /// assert_eq!((last + 2).distance(last), 2);
 /// assert!(last.is_before(last + 1));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Psn(u32);
 
 impl Psn {
@@ -101,7 +101,9 @@ impl fmt::Display for Psn {
 }
 
 /// A queue pair number: 24 bits. Unique within one host only.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct Qpn(u32);
 
 impl Qpn {

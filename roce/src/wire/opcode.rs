@@ -14,7 +14,7 @@ pub enum Transport {
 }
 
 /// The operation that a packet is part of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum Kind {
     /// Part of a SEND.
     Send,

@@ -141,7 +141,7 @@ impl Repr<'_> {
 }
 
 /// A path MTU: the payload of every First and Middle packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 pub enum PathMtu {
     /// 256 bytes.
     B256,

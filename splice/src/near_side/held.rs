@@ -13,11 +13,13 @@ use crate::context::Context;
 ///
 /// In each [`EACH`] they are told one for every [`PACKETS`] bytes of headroom, one at least, the
 /// first refused first. So not all come at once where many wait, to be refused again.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Grants([Grant; MAX_CLASSES]);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Grant {
+    #[serde_as(as = "Option<snapshot::At>")]
     since: Option<Instant>,
     bytes: usize,
 }

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 /// all flows together: 10,000 a second. Two hundred flows that wait get one every 20 ms. Where ten
 /// thousand did, the ACKs that say nothing were most of what the gateway and its hosts had to do,
 /// everything waited for longer, and that made more of them.
-#[derive(Debug, Default)]
+#[serde_with::serde_as]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct KeepAliveBudget {
+    #[serde_as(as = "Option<snapshot::At>")]
     since: Option<Instant>,
     left: u32,
 }

@@ -36,7 +36,7 @@ pub struct Patience {
 }
 
 /// Repeats that were seen.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Observed {
     repeats: u32,
     /// The shortest silence before one, in microseconds; of more than an hour, as many.

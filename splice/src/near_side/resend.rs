@@ -16,10 +16,12 @@ use crate::hosts;
 use crate::pool::Buf;
 
 /// A response that has gone to the LAN.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Response {
     psn: Psn,
     /// When it last went.
+    #[serde_as(as = "snapshot::At")]
     at: Instant,
     packet: Buf,
 }
@@ -30,17 +32,20 @@ struct Response {
 ///
 /// Bound: see [`Budget`]. What finds no room in it is not kept, and a READ that is repeated for its
 /// sake goes to the target.
-#[derive(Debug, Default)]
+#[serde_with::serde_as]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Kept {
     /// In PSN order: those of READs outstanding, and those of READs run again.
     lanes: [VecDeque<Response>; 2],
     bytes: usize,
     window: u32,
     /// When to look for what has been kept long enough.
+    #[serde_as(as = "Option<snapshot::At>")]
     expiry: Option<Instant>,
     /// How long that is.
     time: Duration,
     /// When a response last went.
+    #[serde_as(as = "Option<snapshot::At>")]
     newest: Option<Instant>,
 }
 
@@ -52,10 +57,12 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A requester's host may have [`ALPHA`] times as much as is free of that; hosts whose addresses
 /// have the same hash share. Where there is no room, the flow's own oldest responses go first. All
 /// of it goes when others need the buffers.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Budget {
     most: usize,
     all: usize,
+    #[serde_as(as = "[_; Group::EACH_KIND]")]
     hosts: [usize; Group::EACH_KIND],
 }
 

@@ -17,7 +17,7 @@ slotmap::new_key_type! {
 }
 
 /// A host that flows go to.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Target {
     address: IpAddr,
     shares: usize,
@@ -28,7 +28,7 @@ struct Target {
 }
 
 /// Counts the bytes that a requester's flows have on their way to a target.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Share {
     target: HostKey,
     requester: IpAddr,
@@ -40,7 +40,7 @@ struct Share {
 ///
 /// A requester may have [`ALPHA`] times as much on its way to a target as is free of the target's
 /// limit: whatever one sends, another finds room. Bound: as many as flows.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Targets {
     targets: SlotMap<HostKey, Target>,
     shares: SlotMap<TargetKey, Share>,

@@ -10,15 +10,24 @@ const FAR: u32 = 1 << 22;
 
 /// The message whose time is taken. A flow has one at a time: the first that begins after the one
 /// before was whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Timing {
     /// None.
     #[default]
     Idle,
     /// Its first packet came then, and not yet its last.
-    Coming { since: Instant },
+    Coming {
+        #[serde_as(as = "snapshot::At")]
+        since: Instant,
+    },
     /// All of it was carried, in this class; it ends before this PSN.
-    Carried { since: Instant, end: Psn, class: usize },
+    Carried {
+        #[serde_as(as = "snapshot::At")]
+        since: Instant,
+        end: Psn,
+        class: usize,
+    },
 }
 
 impl Timing {

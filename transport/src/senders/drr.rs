@@ -8,7 +8,7 @@
 /// have. So that no rank starves, a turn that did not come while those of lower ranks sent
 /// [`SHARE`] packets' worth of bytes comes before them: whatever the ranks, one with something to
 /// send gets about one packet in `SHARE + 1`, or as much less as others are in the same position.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct DrrScheduler {
     /// By rank.
     turns: Vec<Turn>,
@@ -20,7 +20,7 @@ pub(super) struct DrrScheduler {
     longest: usize,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Turn {
     /// Who sent last stands last.
     streams: Vec<usize>,

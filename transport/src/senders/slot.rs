@@ -14,6 +14,7 @@ use crate::sizes::Sizes;
 
 /// Two streams, so that an ACK never queues behind megabytes going the same way; order within a
 /// flow is restored by the records' own numbers.
+#[derive(serde::Serialize, serde::Deserialize)]
 pub(super) struct Slot {
     pub(super) prompt: Sender,
     pub(super) bulk: Sender,
@@ -57,7 +58,7 @@ const OTHERS_ALPHA: usize = 2;
 /// Requesters go on sending before they notice, so it falls by half of what leaves the stream; the
 /// other half is theirs. What was promised always fits. Once the stream is within its bounds, there
 /// is none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Excess {
     backlog: usize,
     /// Excess of backlog and unacknowledged bytes together.
@@ -65,7 +66,7 @@ struct Excess {
 }
 
 /// Bytes that a flow has a class's stream count on, and with which slot.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Reservation {
     /// A slot's number, less than `SLOTS`.
     pub(super) place: u16,

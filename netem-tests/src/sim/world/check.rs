@@ -121,6 +121,7 @@ impl World {
             benign: self.benign,
             outage: self.scenario.outage(),
             resumed: self.control.resumed(),
+            upgraded: self.watch.upgraded,
         })
     }
 

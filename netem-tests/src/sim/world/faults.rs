@@ -8,19 +8,21 @@ use std::time::Duration;
 
 use rand::RngExt;
 use roce::ip::{Addressing, emit};
-use splice::SessionEnd;
+use snapshot::Unwritable;
+use splice::{Gateway, SessionEnd, Settings};
 
 use super::World;
 use super::check::check_policy;
+use super::orders::Restart;
 use crate::sim::Broken;
 use crate::sim::datagrams::transport;
 use crate::sim::numbers::PREFIX;
 use crate::sim::scenario::Fault;
-use crate::sim::site::Silence;
+use crate::sim::site::{Silence, Taken};
 use linksim::impair::LinkSpec;
 
 impl World {
-    pub(super) fn play_faults(&mut self) {
+    pub(super) fn play_faults(&mut self) -> Result<(), Broken> {
         while let Some((_, fault)) = self.faults.pop_front_if(|(at, _)| *at <= self.now) {
             self.line(|| format!("{fault:?}"));
             match fault {
@@ -30,10 +32,12 @@ impl World {
                 Fault::Crash { site, down, noticed } => {
                     self.sites[site].gateway = None;
                     self.watch.garbage[site] = 0;
-                    self.restarts.push((self.now + down, site));
+                    self.restarts.push(Restart { at: self.now + down, site, from: None });
                     self.control.crashed(site);
                     self.control.lose(SessionEnd::Lost, self.now, [noticed; 2]);
                 }
+                Fault::Upgrade { site, .. } if self.sites[site].gateway.is_none() => {}
+                Fault::Upgrade { site, down } => self.upgrade(site, down)?,
                 Fault::Reconnect => {
                     let rtt = self.scenario.wan[0].delay;
                     self.control.lose(SessionEnd::Closed, self.now, [Duration::ZERO, rtt]);
@@ -72,6 +76,35 @@ impl World {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// A gateway hands its state to another process and ends. What it writes, that process would
+    /// write as well.
+    fn upgrade(&mut self, site: usize, down: Duration) -> Result<(), Broken> {
+        let Some(mut gateway) = self.sites[site].gateway.take() else { return Ok(()) };
+        let refused = |what: &dyn ToString| ("snapshot", format!("of gateway {site}: {}", what.to_string()));
+        let snapshot = gateway.snapshot(self.now).map_err(|error| refused(&error))?;
+        let settings =
+            Settings { policy: Arc::clone(gateway.policy()), ..self.sites[site].settings().clone() };
+        let restored = Gateway::restore(settings, &snapshot, self.now);
+        let again = restored.map_err(|error| refused(&error))?.snapshot(self.now);
+        if again.as_ref() != Ok(&snapshot) {
+            return Err(refused(&"another one is written by whoever has read it"));
+        }
+        self.watch.upgraded += 1;
+        let from = Some(Taken { snapshot, at: self.now, policy: Arc::clone(gateway.policy()) });
+        self.restarts.push(Restart { at: self.now + down, site, from });
+        self.control.upgraded(site, self.now, self.scenario.wan[site].delay);
+        Ok(())
+    }
+
+    /// Returns what a site's gateway would hand to another process now; `None` without a gateway.
+    ///
+    /// # Errors
+    /// See [`Gateway::snapshot`].
+    pub fn snapshot(&mut self, site: usize) -> Option<Result<Vec<u8>, Unwritable>> {
+        Some(self.sites.get_mut(site)?.gateway.as_mut()?.snapshot(self.now))
     }
 
     /// The link is cut; a session that hears nothing for too long ends, on each side at its own

@@ -2,13 +2,23 @@
 
 #![expect(clippy::indexing_slicing, reason = "sites are numbered by the world that made them")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::RngExt;
+use splice::SessionEnd;
 
 use super::World;
 use crate::sim::Broken;
 use crate::sim::control::Order;
+use crate::sim::site::Taken;
+
+/// A gateway that is to come back.
+pub(super) struct Restart {
+    pub(super) at: Instant,
+    pub(super) site: usize,
+    /// With this state; `None`: with none.
+    pub(super) from: Option<Taken>,
+}
 
 impl World {
     /// Notes what each gateway remembers, as one does on disk.
@@ -28,7 +38,7 @@ impl World {
             self.cut_until = None;
             self.line(|| "the long link is back".to_owned());
         }
-        self.restart_gateways();
+        self.restart_gateways()?;
         while let Some((site, order)) = self.control.pop(self.now) {
             self.line(|| format!("gateway {site}: {order:?}"));
             self.play_order(site, &order)?;
@@ -37,17 +47,33 @@ impl World {
         Ok(())
     }
 
-    fn restart_gateways(&mut self) {
-        let mut restarted = Vec::new();
-        self.restarts.retain(|(at, site)| {
-            let due = *at <= self.now;
-            restarted.extend(due.then_some(*site));
-            !due
-        });
-        for site in restarted {
-            self.sites[site].restart(self.now);
+    fn restart_gateways(&mut self) -> Result<(), Broken> {
+        let now = self.now;
+        for Restart { site, from, .. } in
+            self.restarts.extract_if(.., |restart| restart.at <= now).collect::<Vec<_>>()
+        {
+            match from {
+                None => self.sites[site].restart(now),
+                Some(taken) => self.take_over(site, &taken)?,
+            }
             self.line(|| format!("gateway {site} is back"));
         }
+        Ok(())
+    }
+
+    /// Another process has a gateway's snapshot, and finds its session lost or over.
+    fn take_over(&mut self, site: usize, taken: &Taken) -> Result<(), Broken> {
+        self.sites[site].take_over(taken).map_err(|refused| ("snapshot", refused.to_string()))?;
+        let Some(gateway) = self.sites[site].gateway.as_mut().filter(|gateway| gateway.is_parked()) else {
+            return Ok(());
+        };
+        if self.control.is_parked(site) {
+            gateway.session_lost(self.now);
+        } else {
+            gateway.session_down(SessionEnd::Closed, self.now);
+        }
+        self.control.remembered[site] = gateway.remembered().collect();
+        Ok(())
     }
 
     fn rtt(&self) -> Duration {

@@ -95,8 +95,9 @@ impl Place {
     }
 }
 
-impl Blocks {
-    pub(super) fn new(config: &ReceiverConfig) -> Self {
+impl Default for Blocks {
+    /// Nothing, and no room for anything.
+    fn default() -> Self {
         Self {
             groups: VecDeque::new(),
             spare: Vec::new(),
@@ -107,12 +108,24 @@ impl Blocks {
             recovered: Recovered::new(),
             scratch: 0,
             held: 0,
-            budget: config.decode_buffer,
+            budget: 0,
             given_up: 0,
             given_up_below: 0,
             selected: Vec::new(),
             selected_for: None,
         }
+    }
+}
+
+impl Blocks {
+    pub(super) fn new(config: &ReceiverConfig) -> Self {
+        Self { budget: config.decode_buffer, ..Self::default() }
+    }
+
+    /// Holds nothing, and makes no block of packets below `end`: what is missing of those is asked
+    /// for packet by packet.
+    pub(super) fn anew(config: &ReceiverConfig, end: u64, given_up: u64) -> Self {
+        Self { given_up, given_up_below: end, ..Self::new(config) }
     }
 
     /// Changes how much may be held. What is beyond goes with the next packet.

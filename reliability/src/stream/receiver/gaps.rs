@@ -13,7 +13,7 @@ use super::Window;
 /// clock.
 ///
 /// Rule: `docs/protocol.md#rule-lost`.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Gaps {
     time: u64,
     packets: u64,

@@ -16,14 +16,16 @@ use crate::stream::wire::Fragment;
 /// pages of the table. Beyond the bound spare memory goes first, then the oldest records are given
 /// up. An honest sender cuts at most one record per packet boundary, so its records begin within
 /// two windows and the longest record; beyond that the oldest are given up, too.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Joins {
     /// Sorted by their numbers, counted from `first`; none is empty.
     pages: VecDeque<(u64, Box<Page>)>,
     /// Records with lower numbers are over.
     first: u64,
     #[expect(clippy::vec_box, reason = "pages move between here and the queue as they are")]
+    #[serde(skip)]
     spare: Vec<Box<Page>>,
+    #[serde(skip)]
     shelf: Shelf,
     /// Bytes of the records' buffers.
     bytes: usize,
@@ -38,17 +40,21 @@ pub(super) struct Joins {
 }
 
 /// Records whose numbers differ in the low bits alone.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Page {
     /// Which ones are open.
     bits: u64,
+    #[serde_as(as = "[_; PAGE as usize]")]
     entries: [Entry; PAGE as usize],
 }
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Entry {
     /// As far as pieces came, with zeros where one is missing. Its capacity is the whole record's
     /// from the first piece on.
+    #[serde_as(as = "serde_with::Bytes")]
     bytes: Vec<u8>,
     /// Length of the whole record.
     total: u32,
@@ -90,6 +96,21 @@ impl Joins {
     /// Bytes held, with what is kept for reuse.
     pub(super) fn memory(&self) -> usize {
         self.bytes + self.shelf.bytes() + (self.pages.len() + self.spare.len()) * PAGE_BYTES
+    }
+
+    /// Has room for the whole of each open record, also of those that were read from a snapshot.
+    pub(super) fn make_whole(&mut self) {
+        self.bytes = 0;
+        for (_, page) in &mut self.pages {
+            let open = page.bits;
+            let is_open = |(bit, _): &(usize, &mut Entry)| open >> *bit & 1 == 1;
+            for (_, entry) in page.entries.iter_mut().enumerate().filter(is_open) {
+                let mut whole = self.shelf.take(entry.total as usize);
+                whole.extend_from_slice(&entry.bytes);
+                self.bytes += whole.capacity();
+                entry.bytes = whole;
+            }
+        }
     }
 
     /// Gives back the memory that no record needs now.

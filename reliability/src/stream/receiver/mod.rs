@@ -16,7 +16,7 @@ use super::wire::{self, Data, FLAG_QUIET, Frame, Frames, Malformed, Parity, ToRe
 use crate::bitmap::{Bitmap, WORD};
 
 /// How a [`Receiver`] is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ReceiverConfig {
     /// The stream's name within session and direction.
     pub stream: StreamId,
@@ -70,7 +70,7 @@ impl ReceiverConfig {
 }
 
 /// Counters since the receiver was made. Packets unless said otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ReceiverStats {
     /// DATA and PARITY packets that arrived for this stream, copies included.
     pub arrived: u64,
@@ -131,15 +131,18 @@ pub struct ReceiverStats {
 /// `join_buffer` the oldest incomplete records are given up and counted: only a stream that breaks
 /// its own rules meets it. At `decode_buffer` the oldest blocks are repaired packet by packet.
 /// A bitmap of two windows is held beside that.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Receiver {
     config: ReceiverConfig,
+    #[serde_as(as = "snapshot::At")]
     origin: Instant,
     /// Microseconds since `origin`; never runs backwards.
     clock: u64,
     window: Window,
     joins: Joins,
     gaps: Gaps,
+    #[serde(skip)]
     blocks: Blocks,
     /// The sender's round-trip time.
     rtt: Duration,
@@ -152,7 +155,7 @@ pub struct Receiver {
 
 /// Which packets have arrived. Below `cumulative`, one window's worth of history tells late packets
 /// from copies.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Window {
     bits: Bitmap,
     size: u64,
@@ -281,6 +284,14 @@ impl Receiver {
     pub fn release_spare(&mut self) {
         self.blocks.release_spare();
         self.joins.release_spare();
+    }
+
+    /// Gives up the blocks under way: what is missing of them is asked for packet by packet. A
+    /// snapshot has no blocks, so its writer does this, and so does its reader.
+    pub fn begin_blocks_anew(&mut self) {
+        self.release_spare();
+        self.joins.make_whole();
+        self.blocks = Blocks::anew(&self.config, self.window.highest, self.stats.blocks_given_up);
     }
 
     /// Bytes held for cut records, and for decoding, each with what is kept for reuse.

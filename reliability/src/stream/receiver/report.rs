@@ -34,7 +34,7 @@ const UNANSWERED: u32 = 16;
 /// All times in microseconds of the receiver's clock.
 ///
 /// Rule: `docs/protocol.md#rule-report-when`.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Schedule {
     interval: u64,
     on_request: u64,

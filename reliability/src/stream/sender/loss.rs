@@ -23,7 +23,7 @@ pub(crate) const MAX_BACKOFF: u8 = 6;
 pub(crate) const MAX_PROBE_COPIES: u8 = 3;
 
 /// All times in microseconds of the sender's clock.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Loss {
     alpha: f64,
     reorder: u64,

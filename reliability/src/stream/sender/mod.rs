@@ -25,7 +25,7 @@ use crate::rtt::Estimator;
 use crate::times::Times;
 
 /// How a [`Sender`] is set up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct SenderConfig {
     /// The stream's name within session and direction.
     pub stream: StreamId,
@@ -123,7 +123,7 @@ pub struct Transmit {
 }
 
 /// Counters since the sender was made. Packets unless said otherwise.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SenderStats {
     /// Records taken by `push`.
     pub records: u64,
@@ -165,7 +165,7 @@ pub struct SenderStats {
 /// How sources of records took turns, in bytes of packets sent for the first time, framing
 /// included. Counts only grow. While so little waits that all share packets they are one source;
 /// and of one that has no more waiting whenever its turn comes, nothing is counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Alternation {
     /// Bytes of packets that waited already when the one before of the same source was sent.
     pub own: u64,
@@ -201,9 +201,11 @@ impl Alternation {
 /// at the receiver's advertised window if that is smaller, `poll_transmit` sends only repairs and
 /// parity until reports make room. Packet metadata and buffers are bounded by the window and the
 /// backlog together; `hybrid` keeps packets that have arrived until the others of their group have.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Sender {
     config: SenderConfig,
+    #[serde_as(as = "snapshot::At")]
     origin: Instant,
     /// Microseconds since `origin`; never runs backwards.
     clock: u64,
@@ -212,6 +214,7 @@ pub struct Sender {
     limit: u64,
     /// Packets that the receiver last said it has room for.
     advertised: u64,
+    #[serde(skip, default = "schemes::nothing")]
     redundancy: Box<dyn Redundancy>,
     hints: Hints,
     /// Packets that leave while a loss is repaired, by the hinted rate and the measured round-trip
@@ -226,6 +229,7 @@ pub struct Sender {
     loss: Loss,
     rtt: Estimator,
     last_report: Option<u32>,
+    #[serde(skip)]
     in_block: Option<InBlock>,
     stats: SenderStats,
 }
@@ -369,6 +373,14 @@ impl Sender {
             self.next_scheme = Some(scheme);
             self.adopt_scheme();
         }
+    }
+
+    /// Gives up the blocks under way: what the receiver still lacks of them is repaired packet by
+    /// packet. A snapshot has no blocks, so its writer does this, and so does its reader.
+    pub fn begin_blocks_anew(&mut self) {
+        self.redundancy = schemes::nothing();
+        self.next_scheme = Some(self.config.scheme);
+        self.adopt_scheme();
     }
 
     /// Changes when a block that finds no more data is closed, from the next block on.

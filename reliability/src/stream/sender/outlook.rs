@@ -8,7 +8,7 @@ use crate::rtt::Estimator;
 use crate::stream::{Scheme, report_interval};
 
 /// Hints from the sender's owner.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Hints {
     /// Bits per second at which packets leave.
     pub(super) rate: Option<u64>,

@@ -22,7 +22,7 @@ const MAX_COPIES: u8 = 3;
 pub(crate) const MAX_MARGIN: u8 = 8;
 
 /// How packets get lost, as far as known.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Losses {
     /// Share of packets lost; `None` if not known.
     drop: Option<f64>,

@@ -9,9 +9,11 @@ use crate::stream::Alternation;
 use crate::stream::wire::Shape;
 
 /// One packet that was sent.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Slot {
     /// The frames. Released when acknowledged and not held.
+    #[serde_as(as = "serde_with::Bytes")]
     pub(super) bytes: Vec<u8>,
     /// Last transmission, in microseconds of the sender's clock.
     pub(super) sent: u64,
@@ -31,7 +33,7 @@ pub(super) struct Slot {
 }
 
 /// Packets `base..next` have been sent; what waits has no numbers yet.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Queue {
     slots: VecDeque<Slot>,
     base: u64,

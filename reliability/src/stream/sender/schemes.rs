@@ -33,6 +33,11 @@ pub(super) fn new(scheme: Scheme, capacity: usize, config: &SenderConfig) -> Box
     }
 }
 
+/// The scheme of a stream that was read from a snapshot, until it begins its blocks anew.
+pub(super) fn nothing() -> Box<dyn Redundancy> {
+    Box::new(Uncoded(Shape::uncoded(Coding::Sr)))
+}
+
 /// `none` and `sr`: nothing is added.
 #[derive(Debug)]
 struct Uncoded(Shape);

@@ -61,7 +61,7 @@ const NONE: u32 = u32::MAX;
 /// [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that find their
 /// place and its neighbours taken share one. A group has no more places than are free. [`GROUPS`]
 /// groups. Packets, by whoever asks before a push.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Waiting {
     packets: Vec<Packet>,
     /// Unused ones of these, linked.
@@ -95,8 +95,10 @@ pub(super) struct Waiting {
     alternation: Alternation,
 }
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Packet {
+    #[serde_as(as = "serde_with::Bytes")]
     frames: Vec<u8>,
     /// The source's next one.
     next: u32,
@@ -108,7 +110,7 @@ struct Packet {
     since: u64,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Group {
     /// Places of its sources that wait for their turn, and of some that have nothing waiting any
     /// more.
@@ -126,7 +128,7 @@ struct Group {
     waiting: usize,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 struct Source {
     /// Its number and group.
     owner: (u64, u16),

@@ -21,7 +21,8 @@ use crate::flow::rewritten::Style;
 use crate::pairing::Span;
 use crate::wire::{Ext, Kind, Nak, Opcode, Packet, Psn, Qpn, Repr, Syndrome};
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Abort {
     to: Qpn,
     style: Style,
@@ -36,6 +37,7 @@ pub(super) struct Abort {
     silent: u32,
     use_write: bool,
     /// When to send next; `None`: now.
+    #[serde_as(as = "Option<snapshot::At>")]
     at: Option<Instant>,
     /// The target has said where it is, or it is known.
     knows: bool,

@@ -9,7 +9,7 @@ use crate::wire::{PathMtu, Psn};
 const BEHIND: u32 = 1 << 20;
 
 /// Where the requests of a flow begin, and which comes next.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Came {
     pub(super) mtu: MtuSet,
     pub(super) horizon: Horizon,

@@ -6,7 +6,7 @@ use crate::flow::counters::counters;
 use crate::wire::PathMtu;
 
 /// How a [`Far`](super::Far) behaves. The defaults suit a NIC a few microseconds away.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FarConfig {
     /// The path MTU to assume. What connection management tells and what packets show overrides it.
     pub mtu: Option<PathMtu>,

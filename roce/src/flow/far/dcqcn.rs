@@ -36,7 +36,8 @@ const BURST: Duration = Duration::from_micros(300);
 ///
 /// Timers are looked at when something is sent or a notification comes; of a flow that does neither
 /// the rate does not matter.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct ReactionPoint {
     line: f64,
     /// R_C.
@@ -45,14 +46,18 @@ pub(super) struct ReactionPoint {
     target: f64,
     /// The estimate of congestion.
     alpha: f64,
+    #[serde_as(as = "Option<snapshot::At>")]
     cut: Option<Instant>,
     /// From when the next period of both timers counts.
+    #[serde_as(as = "snapshot::At")]
     from: Instant,
     timer_steps: u32,
     byte_steps: u32,
     bytes: u64,
     /// When what was sent is through at this rate, and the next may go if that is to come.
+    #[serde_as(as = "snapshot::At")]
     paid_at: Instant,
+    #[serde_as(as = "Option<snapshot::At>")]
     held_until: Option<Instant>,
 }
 

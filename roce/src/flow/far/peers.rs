@@ -5,7 +5,7 @@ use crate::flow::rewritten::{Reply, Style};
 use crate::wire::{Aeth, Bth, Psn, Qpn};
 
 /// Target and requester, as packets and connection management tell them.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Peers {
     style: Style,
     target: Option<Qpn>,
@@ -14,7 +14,7 @@ pub(super) struct Peers {
 }
 
 /// Terms that connection management has agreed on for them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Agreed {
     /// The requester takes RNR without end.
     is_patient: bool,

@@ -5,7 +5,7 @@ use crate::flow::horizon::{MAX_MESSAGE, MtuSet};
 use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn};
 
 /// Progress of one READ.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Progress {
     pub(super) start: Psn,
     /// PSNs it consumes; 0 while unknown.

@@ -6,11 +6,13 @@ use crate::flow::rewritten::Reply;
 use crate::wire::{Aeth, Psn};
 
 /// The near side's knowledge, and what it is to hear.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Relay {
     /// It knows that everything before is acknowledged.
     to: Psn,
     /// The target's last AETH that was not relayed, and since when something waits to be.
+    #[serde_as(as = "Option<(_, snapshot::At)>")]
     owed: Option<(Aeth, Instant)>,
     /// A response record made here.
     response: Option<Reply>,

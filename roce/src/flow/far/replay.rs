@@ -17,20 +17,23 @@ use crate::flow::near::Class;
 use crate::pairing::Word;
 use crate::wire::{Bth, Kind, Opcode, Packet, Psn};
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Replay<B> {
     packet: B,
     kind: Kind,
     read: Progress,
     /// Bytes asked for, counted from its beginning.
     asked: u32,
+    #[serde_as(as = "snapshot::At")]
     came: Instant,
     /// When it was sent or last made progress; `None`: to be sent.
+    #[serde_as(as = "Option<snapshot::At>")]
     moved: Option<Instant>,
 }
 
 /// One at a time, the oldest first; sixteen at most, and mostly none.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Replays<B>(ThinVec<Replay<B>>);
 
 impl<B: AsRef<[u8]>> Replays<B> {

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::FarConfig;
 use crate::wire::Psn;
 
-#[derive(Debug, Default)]
+#[serde_with::serde_as]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
@@ -17,6 +18,7 @@ pub(super) struct Rtt {
     /// Timeouts since the last progress.
     silent: u32,
     /// A PSN sent once, with AckReq, and when.
+    #[serde_as(as = "Option<(_, snapshot::At)>")]
     probe: Option<(Psn, Instant)>,
 }
 

@@ -3,7 +3,7 @@
 use crate::wire::{Aeth, Psn, Syndrome};
 
 /// The target's state as its responses tell it.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Said {
     /// Its count of messages.
     msn: u32,

@@ -3,11 +3,14 @@
 use std::time::{Duration, Instant};
 
 /// The target's silence, as far as it counts.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Silence {
     /// From when the retransmission timeout counts.
+    #[serde_as(as = "snapshot::At")]
     from: Instant,
     /// When the target last said anything.
+    #[serde_as(as = "snapshot::At")]
     heard: Instant,
     /// How long it has been waited for without progress, up to the last timeout.
     total: Duration,
@@ -15,7 +18,7 @@ pub(super) struct Silence {
 
 /// Excuses of a target for its silence, in one byte. Two of them have to be so together, and it has
 /// one if it is asked nothing.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Excuse(u8);
 
 impl Excuse {

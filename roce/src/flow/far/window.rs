@@ -7,7 +7,7 @@ use crate::flow::horizon::MtuSet;
 use crate::flow::near::Class;
 use crate::wire::{Kind, Psn};
 
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Entry<B> {
     pub(super) packet: B,
     pub(super) kind: Kind,
@@ -38,7 +38,7 @@ pub(super) struct Advance {
 }
 
 /// Entries in PSN order; the first `sent` of them are in flight.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Window<B> {
     entries: VecDeque<Entry<B>>,
     sent: usize,

@@ -9,7 +9,7 @@ use super::{Near, Verdict, Why};
 use crate::wire::{Packet, Psn};
 
 /// READs and atomics that the requester asked for again and the target is asked for again.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Replays {
     list: ThinVec<Replay>,
     /// The requester asked again for a READ from here on: the response with this PSN is a First or
@@ -19,11 +19,13 @@ pub(super) struct Replays {
     answer_from: Psn,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Replay {
     next: Psn,
     /// `None`: while the path MTU is unknown.
     end: Option<Psn>,
+    #[serde_as(as = "snapshot::At")]
     moved: Instant,
 }
 
@@ -149,9 +151,11 @@ fn lower(one: Option<Psn>, other: Psn) -> Option<Psn> {
 
 /// A SEND or WRITE that the target acknowledged before, and is asked about since it came again
 /// while others are outstanding.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Asked {
     psn: Psn,
+    #[serde_as(as = "snapshot::At")]
     at: Instant,
     /// The PSN that the target named in answer, to be passed on.
     named: Option<Psn>,

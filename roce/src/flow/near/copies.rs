@@ -8,7 +8,7 @@ use super::Near;
 use crate::wire::{Packet, Psn};
 
 /// One packet with payload.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Copy {
     psn: Psn,
     /// CRC-32 of its payload.
@@ -17,7 +17,7 @@ struct Copy {
 }
 
 /// Payloads of the packets outstanding, in PSN order: twelve bytes for each.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Copies {
     copies: VecDeque<Copy>,
     /// The requester's last pass in which payloads had changed.
@@ -76,8 +76,10 @@ impl Copies {
 }
 
 /// A requester's pass over what is outstanding, in which each PSN is carried once more at most.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Pass {
+    #[serde_as(as = "snapshot::At")]
     since: Instant,
     /// The last PSN carried.
     upto: Psn,

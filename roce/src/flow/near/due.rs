@@ -18,7 +18,7 @@ pub(super) enum Say {
 }
 
 /// A set of them.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Due(u8);
 
 impl Due {

@@ -10,7 +10,8 @@ use super::seen::SEEN_MAX;
 use super::{Near, NearConfig, Proof, Ring, State, Why};
 use crate::wire::{Kind, Nak, Packet, Psn, Qpn, Syndrome};
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Failed {
     syndrome: Syndrome,
     /// The proof until then; `None`: no packet has come.
@@ -25,18 +26,23 @@ pub(super) struct Failed {
     /// The PSN of the NAK to send.
     due: Option<Psn>,
     /// The one to send then.
+    #[serde_as(as = "Option<(_, snapshot::At)>")]
     held: Option<(Psn, Instant)>,
+    #[serde_as(as = "Option<snapshot::At>")]
     sent: Option<Instant>,
     /// How often the requester was refused, each time after it had had the time to hear of the
     /// last.
     refusals: u32,
     /// Nothing is refused before.
+    #[serde_as(as = "Option<snapshot::At>")]
     mute_until: Option<Instant>,
     /// The messages that the requester waited for when that began, and the PSN after them.
     outstanding: Option<(Ring, Psn)>,
+    #[serde_as(as = "snapshot::At")]
     until: Instant,
     over: bool,
     /// When the requester last sent anything, and the highest PSN of the retry under way.
+    #[serde_as(as = "Option<(snapshot::At, _)>")]
     heard: Option<(Instant, Psn)>,
     /// It came when memory was no longer fresh, so it may be in another life: what it was told
     /// since then does not prove otherwise.
@@ -51,7 +57,7 @@ pub(super) struct Failed {
 }
 
 /// Knowledge of where the requester stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Stand {
     /// All before the PSN to refuse is acknowledged.
     Known,

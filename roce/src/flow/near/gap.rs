@@ -15,9 +15,11 @@ const GAP_NAKS: u8 = 16;
 const NAMED: u8 = 8;
 
 /// Packets missing before the requester can go on, and whether it knows.
-#[derive(Debug, Default)]
+#[serde_with::serde_as]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Gap {
     /// When the requester was last told where to go on, while its gap is open.
+    #[serde_as(as = "Option<snapshot::At>")]
     told: Option<Instant>,
     /// Packets came ahead of a gap before anything could be said to the requester.
     is_unsaid: bool,
@@ -74,11 +76,13 @@ impl Gap {
 }
 
 /// Packets dropped since they came ahead of one that was missing.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Dropped {
     /// The PSN after the last of them.
     to: Psn,
     /// From when the requester's silence counts.
+    #[serde_as(as = "snapshot::At")]
     quiet_from: Instant,
     /// How often the first of them was named.
     named: u8,
@@ -86,10 +90,12 @@ pub(super) struct Dropped {
 }
 
 /// A requester that was told of a gap, and begins every retry beyond it.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Stuck {
     /// With this PSN.
     at: Psn,
+    #[serde_as(as = "snapshot::At")]
     since: Instant,
     /// How often it came when a NAK was due.
     times: u8,

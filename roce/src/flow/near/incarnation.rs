@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use super::answers::Asked;
 use super::seen::Seen;
 use super::strangers::Strangers;
-use super::{Near, NearConfig, Proof, PsnPosition, State};
+use super::{Near, NearConfig, NearCounters, Proof, PsnPosition, State};
 use crate::flow::horizon::{NEARBY, Order};
 use crate::flow::rewritten::Style;
 use crate::wire::{Packet, Psn};
 
 /// Another request than the target has answered at its PSN.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Another {
     psn: Psn,
     /// Its message goes on.
@@ -21,7 +21,8 @@ struct Another {
 }
 
 /// Questions that only the target can answer. Most flows have none.
-#[derive(Debug, Default)]
+#[serde_with::serde_as]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Questions {
     strangers: Option<Strangers>,
     pub(super) asked: Option<Asked>,
@@ -46,18 +47,19 @@ pub(super) struct Questions {
     /// it had acknowledged.
     returned: Option<Psn>,
     /// The requester went back to this PSN before the first, and when.
+    #[serde_as(as = "Option<(_, snapshot::At)>")]
     back: Option<(Psn, Instant)>,
 }
 
 /// Knowledge of the incarnation that the requester is in, and questions about it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Incarnation {
     pub(super) questions: Option<Box<Questions>>,
     earlier: Option<Box<Earlier>>,
 }
 
 /// Knowledge from before this flow. Most flows have none.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Earlier {
     /// Targets of this and of earlier flows have named a PSN to which the requester does not go
     /// back.
@@ -104,9 +106,11 @@ impl Incarnation {
 
 /// A PSN to which a requester does not go back although targets of this and of earlier flows have
 /// named it.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Lost {
     psn: Psn,
+    #[serde_as(as = "snapshot::At")]
     since: Instant,
     times: u8,
 }
@@ -170,6 +174,11 @@ impl Near {
         if !Arc::ptr_eq(&self.config, config) {
             self.config = Arc::clone(config);
         }
+    }
+
+    /// Has what flows share, after it was read from a snapshot.
+    pub fn share(&mut self, config: Arc<NearConfig>, stats: Arc<NearCounters>) {
+        (self.config, self.stats) = (config, stats);
     }
 
     /// Returns whether only the target can tell if this request belongs to the incarnation of the

@@ -7,7 +7,8 @@ use crate::flow::rewritten::Style;
 use crate::wire::Qpn;
 
 /// A requester's queue pair and habits.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Requester {
     /// `None`: nothing can be said to it yet.
     pub(super) qpn: Option<Qpn>,
@@ -23,6 +24,7 @@ pub(super) struct Requester {
     /// Counts the times that it began with nothing outstanding.
     window: u32,
     /// When it last sent anything.
+    #[serde_as(as = "snapshot::At")]
     heard: Instant,
 }
 

@@ -121,7 +121,7 @@ impl Near {
 }
 
 /// How a READ response came about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Data {
     /// It answers what is outstanding.
     Fresh,

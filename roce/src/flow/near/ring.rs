@@ -13,7 +13,7 @@ use crate::flow::horizon::MtuSet;
 use crate::wire::{BTH_LEN, Kind, Opcode, Packet, Place, Psn};
 
 /// How the target answers a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(in crate::flow) enum Class {
     /// SEND, WRITE: an ACK.
     Plain,
@@ -33,7 +33,7 @@ impl Class {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Message {
     start: Psn,
     /// PSNs so far; of a READ all it consumes, 0 while unknown.
@@ -86,7 +86,7 @@ impl Message {
 }
 
 /// A message of which the opcode and fingerprint are remembered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Answered {
     start: Psn,
     end: Psn,
@@ -100,7 +100,7 @@ const ANSWERED: usize = 16;
 
 /// Messages in PSN order, the oldest first. Empty, it holds no memory until the first message, and
 /// none after [`Ring::compact`].
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Ring {
     messages: VecDeque<Message>,
     /// Everything before is acknowledged or answered by the target.

@@ -9,7 +9,7 @@ use crate::wire::{Packet, Psn, RnrTimer};
 
 /// The target was not ready, and the far side has tried often enough: it is for the requester to
 /// try on, and to give up.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Rnr {
     /// The PSN that the target expects.
     at: Psn,
@@ -17,14 +17,15 @@ pub(super) struct Rnr {
     state: State,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum State {
     /// The requester is to be told.
     Due,
     /// It has since sent again what is outstanding, so it is told, whatever came after that.
     Called,
     /// It was told, then.
-    Told(Instant),
+    Told(#[serde_as(as = "snapshot::At")] Instant),
     /// It has tried again, or could not be told: so is the far side to.
     Retry,
     /// That has heard.

@@ -7,7 +7,7 @@ use crate::wire::{Kind, Packet, PathMtu, Place, Psn};
 pub(super) const SEEN_MAX: u32 = 1 << 22;
 
 /// The PSN position of a requester, as its packets show it.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Seen {
     mtu: MtuSet,
     horizon: Horizon,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::wire::Psn;
 
 /// A request that does not fit what is outstanding.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Strange {
     psn: Psn,
     /// When it came first, in ticks.
@@ -17,11 +17,13 @@ struct Strange {
 }
 
 /// Other requests than those outstanding at their PSNs. No requester sends such as retries.
-#[derive(Clone, Copy, Debug)]
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Contradiction {
     /// The lowest PSN of them.
     psn: Psn,
     /// When anything outstanding came again elsewhere, since the last of them.
+    #[serde_as(as = "Option<snapshot::At>")]
     agreed: Option<Instant>,
 }
 
@@ -29,12 +31,15 @@ struct Contradiction {
 /// LAN can send such, so that one which comes again has to be found among others.
 ///
 /// Bound: [`Strangers::MOST`] of 12 bytes; beyond, the oldest is forgotten.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Strangers {
     seen: VecDeque<Strange>,
     /// From when ticks count.
+    #[serde_as(as = "snapshot::At")]
     epoch: Instant,
     /// When the last of them came first.
+    #[serde_as(as = "snapshot::At")]
     latest: Instant,
     /// The PSN expected when the first of them came. What was accepted from there on may be of
     /// either incarnation.

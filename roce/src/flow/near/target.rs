@@ -6,13 +6,15 @@ use super::rnr::Rnr;
 use crate::wire::{Aeth, Syndrome};
 
 /// The target's state as its responses tell it.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Target {
     msn: u32,
     credits: Syndrome,
     /// It is not ready to receive.
     pub(super) rnr: Option<Box<Rnr>>,
     /// When it last answered anything, or the first request after that came.
+    #[serde_as(as = "snapshot::At")]
     answered: Instant,
 }
 

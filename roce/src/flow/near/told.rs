@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use crate::wire::Psn;
 
 /// The requester's knowledge of its requests, as far as it came from here.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Told {
     to: Psn,
     /// The PSN before `to` is a SEND's or WRITE's.
@@ -13,8 +14,10 @@ pub(super) struct Told {
     /// It asked for an ACK that could not be given yet.
     is_awaited: bool,
     /// When it was last told something new, or refused.
+    #[serde_as(as = "snapshot::At")]
     at: Instant,
     /// When it was first told something since it last sent anything.
+    #[serde_as(as = "Option<snapshot::At>")]
     first: Option<Instant>,
 }
 

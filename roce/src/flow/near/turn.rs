@@ -12,7 +12,7 @@ use super::Near;
 /// [`NearConfig::lan_turn`](super::NearConfig::lan_turn) bounds it. Where what was sent before the
 /// requester heard is told from what came after, only the shortest time counts since the last thing
 /// it was told.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct LanTurn {
     /// Microseconds, smoothed; 0 before the first sample.
     smoothed: u32,

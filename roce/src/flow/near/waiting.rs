@@ -14,15 +14,17 @@ const MOST_PUT_OFF: u8 = 6;
 const LONG_PAST: u32 = (1 << 24) - (1 << 22);
 
 /// Words that only keep a requester waiting, and how seldom they will do.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct KeepAlive {
     /// When something was last sent to the requester.
+    #[serde_as(as = "snapshot::At")]
     spoke: Instant,
     patience: Patience,
 }
 
 /// A requester's patience, as far as it is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Patience {
     /// Not known: the word was put off so often since the requester was told something new.
     PutOff(u8),

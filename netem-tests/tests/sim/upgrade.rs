@@ -1,0 +1,119 @@
+//! Gateways whose place other processes take, with their snapshots.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use netem_tests::host::QpConfig;
+use netem_tests::sim::{Atomics, Connection, Op, Scenario, Work, World};
+use roce::wire::Psn;
+use splice::{Gateway, Settings};
+
+use super::{are_seeds_named, clean, play_all};
+
+/// Contents are right, nothing runs twice, and every snapshot is written alike by whoever has read
+/// it: the world checks that. Where nothing else goes wrong, no operation fails.
+#[test]
+fn gateways_are_upgraded_and_no_flow_ends() {
+    #[derive(Debug, Default)]
+    struct Seen {
+        upgraded: u64,
+        benign: u64,
+        upgraded_benign: u64,
+        resumed: u64,
+        succeeded: u64,
+        atomics: Atomics,
+        longest: Duration,
+    }
+    let seen = Mutex::new(Seen::default());
+    let test = "gateways_are_upgraded_and_no_flow_ends";
+    play_all(test, 200, Scenario::draw_with_upgrades, &|_, report| {
+        let Ok(mut seen) = seen.lock() else { return };
+        seen.upgraded += report.upgraded;
+        seen.resumed += report.resumed;
+        seen.succeeded += report.succeeded;
+        seen.atomics += report.atomics;
+        if report.benign {
+            seen.benign += 1;
+            seen.upgraded_benign += report.upgraded;
+            let longest = report.times.iter().max().copied().unwrap_or_default();
+            seen.longest = seen.longest.max(longest.saturating_sub(report.outage));
+        }
+    });
+    let seen = seen.into_inner().unwrap();
+    println!("{seen:?}");
+    let has_happened = [seen.upgraded_benign, seen.resumed, seen.atomics.executed].iter().all(|n| *n > 0);
+    assert!(has_happened || are_seeds_named(), "{seen:?}");
+}
+
+/// The settings of the gateways whose snapshots are kept.
+fn kept_settings() -> Settings {
+    Settings { total_buffer: 4 << 20, flows: 100, ..Settings::new(Vec::new(), 10_000_000, 1400) }
+}
+
+/// A gateway in the midst of everything: flows of either half that wait, streams with packets
+/// unacknowledged, records that lack pieces.
+fn busy_gateway() -> Vec<u8> {
+    let ops = [Op::Write(5000, None), Op::Send(300, Some(7)), Op::Read(3000), Op::FetchAdd(1)];
+    let work = Work { ops: ops.repeat(30), depth: 4, ..Work::default() };
+    let mut scenario = clean(&[work.clone(), work], Duration::ZERO, 1);
+    scenario.settings = kept_settings();
+    scenario.wan = ["delay 10ms loss 5% rate 12mbit".parse().unwrap(); 2];
+    let connection = |number: u32| {
+        let mut connection = Connection { qp: QpConfig::default(), ..scenario.connections[0].clone() };
+        connection.lives[0].psn = [Psn::new(number << 12), Psn::new(0xff_fff0)];
+        connection
+    };
+    scenario.connections = (1..=4).map(connection).collect();
+    let mut world = World::new(scenario).unwrap();
+    while world.elapsed() < Duration::from_millis(600) {
+        assert!(world.step().unwrap(), "over too soon");
+    }
+    world.snapshot(0).unwrap().unwrap()
+}
+
+/// Files of earlier versions are read as they were meant. If the state changes, the version
+/// rises with it (`snapshot::VERSION`), and the file of the version before stays here.
+#[test]
+fn a_snapshot_of_version_1_is_read_and_written_alike() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sim/snapshots/1");
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        std::fs::write(&file, busy_gateway()).unwrap();
+    }
+    let kept = std::fs::read(&file).unwrap();
+    let now = Instant::now();
+    let mut gateway = Gateway::restore(kept_settings(), &kept, now).unwrap();
+    assert!(gateway.is_parked());
+    assert!(gateway.snapshot(now).unwrap() == kept, "written otherwise than it was read");
+    let waiting: usize = gateway.classes().map(|class| class.backlog + class.in_flight).sum();
+    let stats = gateway.stats();
+    assert_eq!((stats.near_flows, stats.far_flows), (4, 4));
+    assert!(
+        stats.buffers > 0 && stats.requests > 0 && stats.paired > 0 && waiting > 0,
+        "{stats:?} {waiting}"
+    );
+}
+
+#[test]
+fn a_snapshot_that_does_not_fit_is_refused_by_name() {
+    let now = Instant::now();
+    let snapshot = busy_gateway();
+    let refusal = |settings: Settings, snapshot: &[u8]| {
+        Gateway::restore(settings, snapshot, now).err().map(|refused| refused.to_string())
+    };
+    assert_eq!(refusal(kept_settings(), &snapshot), None);
+    let other = |name: &str| Some(format!("the snapshot was taken with another `{name}`"));
+    let settings = kept_settings();
+    let flows = Settings { flows: 99, ..kept_settings() };
+    let lanes = Settings { lanes: 2, ..kept_settings() };
+    let rate = Settings { rate: settings.rate + 1, ..settings };
+    assert_eq!(refusal(flows, &snapshot), other("flows"));
+    assert_eq!(refusal(lanes, &snapshot), other("lanes"));
+    assert_eq!(refusal(rate, &snapshot), other("rate"));
+    // Whatever changes on the way.
+    for place in (0..snapshot.len()).step_by(101) {
+        let mut changed = snapshot.clone();
+        changed[place] ^= 1;
+        assert!(refusal(kept_settings(), &changed).is_some(), "byte {place}");
+    }
+}

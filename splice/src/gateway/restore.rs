@@ -1,0 +1,115 @@
+//! A gateway on its way from one process to the next.
+
+use std::time::{Duration, Instant};
+
+use roce::pairing::Pairings;
+use serde::{Deserialize, Serialize};
+use snapshot::{Refused, Unwritable};
+use transport::{Connection, Parked};
+
+use super::Gateway;
+use crate::Settings;
+use crate::far_side::FarSide;
+use crate::lan_queue::LanQueue;
+use crate::near_side::NearSide;
+use crate::ordered::{Numbering, Ordering};
+use crate::piggybacked_acks::PiggybackedAcks;
+use crate::session_end::SessionEnd;
+use crate::settings::classes;
+use crate::stale_flows::StaleFlows;
+use crate::stats::Stats;
+
+/// Settings that state was made for.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Sizes {
+    max_packet: usize,
+    base_packet: usize,
+    rate: u64,
+    lanes: u8,
+    total_buffer: usize,
+    flows: usize,
+}
+
+impl Sizes {
+    fn of(settings: &Settings) -> Self {
+        let Settings { max_packet, base_packet, rate, lanes, total_buffer, flows, .. } = *settings;
+        Self { max_packet, base_packet, rate, lanes, total_buffer, flows }
+    }
+
+    /// The name of the first that is another one here.
+    fn differs(&self, here: &Self) -> Option<&'static str> {
+        let pairs = [
+            ("max_packet", self.max_packet == here.max_packet),
+            ("base_packet", self.base_packet == here.base_packet),
+            ("rate", self.rate == here.rate),
+            ("lanes", self.lanes == here.lanes),
+            ("total_buffer", self.total_buffer == here.total_buffer),
+            ("flows", self.flows == here.flows),
+        ];
+        pairs.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
+    }
+}
+
+/// The state in the order in which it is written.
+type State = (
+    Sizes,
+    (NearSide, FarSide, Numbering, Ordering),
+    Parked,
+    (LanQueue, Pairings, StaleFlows, PiggybackedAcks, Stats),
+    (Duration, u64, SessionEnd, u16),
+);
+
+impl Gateway {
+    /// Returns all that a session's going on needs, for another process: [`Gateway::restore`].
+    ///
+    /// Nothing is lost by it, and this gateway may go on instead of that one. Only blocks under way
+    /// are given up, and what is missing of them is repaired packet by packet.
+    ///
+    /// # Errors
+    /// See [`snapshot::write()`].
+    pub fn snapshot(&mut self, now: Instant) -> Result<Vec<u8>, Unwritable> {
+        self.wan.begin_blocks_anew();
+        let common = &self.common;
+        let state = (
+            Sizes::of(&common.settings),
+            (&self.near, &self.far, &self.numbering, &self.ordering),
+            &self.wan,
+            (&common.lan, &common.pairings, &common.stale_flows, &common.answers, &common.stats),
+            (common.settings.rtt, self.sessions, self.ended, self.ident),
+        );
+        snapshot::write(&state, now)
+    }
+
+    /// A gateway that goes on where another one stood when its [`Gateway::snapshot`] was taken:
+    /// `then`, by this process's clock. If that had a session, it is parked: the driver calls
+    /// [`Gateway::session_lost`], and what follows that. The policy may be another one.
+    ///
+    /// Counters go on, but for those of flow halves.
+    ///
+    /// # Errors
+    /// [`Refused`] says what does not fit.
+    pub fn restore(settings: Settings, snapshot: &[u8], then: Instant) -> Result<Self, Refused> {
+        let policy = settings.policy.clone();
+        let mut gateway = Self::new(settings, then);
+        let read = gateway.common.pool.while_reading(|| snapshot::read::<State>(snapshot, then));
+        let (sizes, flows, parked, common, (rtt, sessions, ended, ident)) = read?;
+        if let Some(name) = sizes.differs(&Sizes::of(&gateway.common.settings)) {
+            return Err(Refused::Setting(name));
+        }
+        (gateway.near, gateway.far, gateway.numbering, gateway.ordering) = flows;
+        let is_other = *parked.classes() != *classes(&policy);
+        gateway.wan = Connection::restore(&gateway.common.settings.wan(), parked, then);
+        let into = &mut gateway.common;
+        (into.lan, into.pairings, into.stale_flows, into.answers, into.stats) = common;
+        into.settings.rtt = rtt;
+        // Flows are classified anew.
+        into.classes.set(policy.clone());
+        (gateway.sessions, gateway.ended, gateway.ident) = (sessions, ended, ident);
+        gateway.near.restore(&gateway.common.settings);
+        gateway.far.restore();
+        if is_other {
+            gateway.set_policy(policy, then).map_err(|_| Refused::Setting("policy"))?;
+        }
+        Ok(gateway)
+    }
+}
