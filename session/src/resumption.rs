@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `role` is `dialer` or `listener`, whichever shows the ticket.
-//! The secret is only ever in the memory of the two processes. A process that restarts has none.
+//! The secret is only ever in the memory of the two processes. A process that restarts has none,
+//! and one that takes another's place is given it with the flows.
 //! A ticket is of use on its own connection only, and says nothing of the secret.
 //! Identity is another matter: TLS has authenticated both sites before.
 
@@ -39,6 +40,12 @@ impl Resumption {
     #[must_use]
     pub fn new(secret: Zeroizing<[u8; EXPORTER_BYTES]>) -> Self {
         Self(secret)
+    }
+
+    /// Returns the secret, for the process that takes this one's place and for nobody else.
+    #[must_use]
+    pub fn exposed(&self) -> &[u8; EXPORTER_BYTES] {
+        &self.0
     }
 
     /// Returns the ticket that the side of this role shows on a connection. `channel` is the

@@ -18,7 +18,7 @@ pub(super) struct OwnerGone;
 
 /// Proof for the peer that this process has the flows that there are. Whoever dials or accepts
 /// greets with it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Held(Mutex<Option<Arc<Resumption>>>);
 
 impl Held {
@@ -26,7 +26,7 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, resumption: Option<Arc<Resumption>>) {
+    pub(super) fn set(&self, resumption: Option<Arc<Resumption>>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = resumption;
     }
 
@@ -61,8 +61,11 @@ pub(super) struct Current {
 }
 
 impl Current {
-    pub(super) fn new(held: Arc<Held>, events: mpsc::Sender<Event>) -> Self {
-        Self { state: State::Down, held, events }
+    /// None is up. If something is held its flows are another process's, and wait.
+    pub(super) fn new(held: Arc<Held>, resume_for: Duration, events: mpsc::Sender<Event>) -> Self {
+        let since = Instant::now();
+        let lost = |_| State::Lost { reason: DownReason::Replaced, since, until: since + resume_for };
+        Self { state: held.get().map_or(State::Down, lost), held, events }
     }
 
     /// The connection, for the last word.

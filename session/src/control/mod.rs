@@ -46,6 +46,7 @@ use tracing::{info, warn};
 use crate::identity::{Identity, IdentityError, SerialNumber, server_name};
 use crate::key_log::KeyLog;
 use crate::message::{Cipher, Ciphers, GoodbyeReason, MessageError, Pairing};
+use crate::resumption::Resumption;
 use crate::schedule::Role;
 use crate::seal::{Opener, Sealer};
 use current::{Current, Held, OwnerGone};
@@ -243,6 +244,22 @@ impl DownReason {
 pub enum Command {
     /// Tell the peer that this is the end, and return from [`Control::run`].
     Goodbye(GoodbyeReason),
+    /// Another process takes over, by what [`Claim::get`] returned before: lose the session without
+    /// a goodbye, so that its flows wait, and return from [`Control::run`].
+    HandOver,
+}
+
+/// The way to what another process has to hold to go on with this one's flows.
+#[derive(Clone, Debug)]
+pub struct Claim(Arc<Held>);
+
+impl Claim {
+    /// Returns the secret of the flows that there are, or wait; `None` if there are none that
+    /// could go on. Whoever has it passes for this process, with a certificate of its site.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<Resumption>> {
+        self.0.get()
+    }
 }
 
 /// A reason why control cannot start.
@@ -290,6 +307,7 @@ pub struct Control {
     config: Arc<Config>,
     endpoint: quinn::Endpoint,
     newest: watch::Sender<Arc<Credentials>>,
+    held: Arc<Held>,
 }
 
 impl Control {
@@ -320,7 +338,22 @@ impl Control {
         let strangers = Strangers::new(config.peer_address.ip(), Arc::clone(&config.refusals));
         let endpoint = open(socket, &config.identity, credentials.server.clone(), strangers)
             .map_err(|source| StartError::Bind { address: config.listen, source })?;
-        Ok(Control { config: Arc::new(config), endpoint, newest: watch::Sender::new(Arc::new(credentials)) })
+        let (config, newest) = (Arc::new(config), watch::Sender::new(Arc::new(credentials)));
+        Ok(Control { config, endpoint, newest, held: Arc::default() })
+    }
+
+    /// Holds flows that another process had, which wait for [`Config::resume_for`]. The owner of
+    /// the data path has them, and its first event tells what becomes of them.
+    #[must_use]
+    pub fn holding(self, resumption: Resumption) -> Self {
+        self.held.set(Some(Arc::new(resumption)));
+        self
+    }
+
+    /// Returns the way to what the next process has to hold.
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        Claim(Arc::clone(&self.held))
     }
 
     /// Returns the way to give it another identity while it runs.
@@ -350,19 +383,19 @@ impl Control {
         mut commands: mpsc::Receiver<Command>,
     ) -> Result<(), SocketLost> {
         let (found, mut links) = mpsc::channel(1);
-        let held = Arc::<Held>::default();
-        let mut seeker = self.seek(&held, found);
-        let mut current = Current::new(held, events);
+        let mut seeker = self.seek(&self.held, found);
+        let mut current = Current::new(Arc::clone(&self.held), self.config.resume_for, events);
         let mut newest = self.newest.subscribe();
         let mut pulses = tokio::time::interval(PULSE);
-        let (reason, result) = loop {
+        let (end, result) = loop {
             // In this order, so that a session's own end is seen before the session that follows
             // it.
             let step = tokio::select! {
                 biased;
                 command = commands.recv() => match command {
-                    Some(Command::Goodbye(reason)) => break (reason, Ok(())),
-                    None => break (GoodbyeReason::Shutdown, Ok(())),
+                    Some(Command::Goodbye(reason)) => break (End::Goodbye(reason), Ok(())),
+                    Some(Command::HandOver) => break (End::HandOver, Ok(())),
+                    None => break (End::Goodbye(GoodbyeReason::Shutdown), Ok(())),
                 },
                 _ = pulses.tick() => {
                     self.config.pulse.fetch_add(1, Ordering::Relaxed);
@@ -381,14 +414,14 @@ impl Control {
                         false => current.replace(link).await,
                     }
                 }
-                _ = seeker.join_next() => break (GoodbyeReason::Restart, Err(SocketLost)),
+                _ = seeker.join_next() => break (End::Goodbye(GoodbyeReason::Restart), Err(SocketLost)),
             };
             if let Err(OwnerGone) = step {
-                break (GoodbyeReason::Shutdown, Ok(()));
+                break (End::Goodbye(GoodbyeReason::Shutdown), Ok(()));
             }
         };
         seeker.abort_all();
-        self.leave(current, reason).await;
+        self.leave(current, end).await;
         result
     }
 
@@ -403,15 +436,31 @@ impl Control {
         seeker
     }
 
-    async fn leave(self, current: Current, reason: GoodbyeReason) {
+    async fn leave(self, current: Current, end: End) {
+        let (code, words) = match end {
+            End::Goodbye(reason) => (close::GOODBYE, vec![reason.wire()]),
+            End::HandOver => (close::REPLACED, b"another process takes over".to_vec()),
+        };
         if let Some(mut wire) = current.into_wire() {
-            // A peer that does not answer will find out by itself.
-            let _ = timeout(GOODBYE_TIMEOUT, wire.say_goodbye(reason)).await;
-            info!(peer = self.config.peer, %reason, "session ended");
+            match end {
+                End::Goodbye(reason) => {
+                    // A peer that does not answer will find out by itself.
+                    let _ = timeout(GOODBYE_TIMEOUT, wire.say_goodbye(reason)).await;
+                    info!(peer = self.config.peer, %reason, "session ended");
+                }
+                End::HandOver => wire.close(code, &words),
+            }
         }
-        self.endpoint.close(close::GOODBYE, &[reason.wire()]);
+        self.endpoint.close(code, &words);
         let _ = timeout(GOODBYE_TIMEOUT, self.endpoint.wait_idle()).await;
     }
+}
+
+/// How [`Control::run`] ends.
+#[derive(Clone, Copy)]
+enum End {
+    Goodbye(GoodbyeReason),
+    HandOver,
 }
 
 fn check(config: &Config) -> Result<(), StartError> {

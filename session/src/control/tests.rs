@@ -62,6 +62,7 @@ struct Site {
     runtime: Runtime,
     address: SocketAddr,
     renewal: Renewal,
+    claim: Claim,
     events: mpsc::Receiver<Event>,
     commands: mpsc::Sender<Command>,
     refusals: Arc<Refusals>,
@@ -70,16 +71,20 @@ struct Site {
 
 impl Site {
     fn start(config: Config) -> Site {
+        Site::start_with(config, |control| control)
+    }
+
+    fn start_with(config: Config, prepare: impl FnOnce(Control) -> Control) -> Site {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (events, received) = mpsc::channel(4);
         let (commands, given) = mpsc::channel(4);
         let refusals = Arc::clone(&config.refusals);
-        let control = runtime.block_on(async { Control::bind(config) }).unwrap();
+        let control = prepare(runtime.block_on(async { Control::bind(config) }).unwrap());
         let address = control.local_addr().unwrap();
-        let renewal = control.renewal();
+        let (renewal, claim) = (control.renewal(), control.claim());
         let task = runtime.spawn(control.run(events, given));
-        Site { runtime, address, renewal, events: received, commands, refusals, task }
+        Site { runtime, address, renewal, claim, events: received, commands, refusals, task }
     }
 
     fn event(&mut self) -> Event {

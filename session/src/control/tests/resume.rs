@@ -1,6 +1,9 @@
 //! Sessions that are lost and go on.
 
+use zeroize::Zeroizing;
+
 use super::*;
+use crate::schedule::EXPORTER_BYTES;
 
 const WAITS: Duration = Duration::from_secs(50);
 
@@ -17,6 +20,20 @@ pub(super) fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr
     };
     let pairings = vec![watch::channel(Arc::from([pairing])).1];
     Config { resume_for: WAITS, pairings, ..config(site, peer, listen, to) }
+}
+
+impl Site {
+    /// With another process's flows.
+    fn start_holding(config: Config, held: &Resumption) -> Site {
+        let held = Resumption::new(Zeroizing::new(*held.exposed()));
+        Site::start_with(config, |control| control.holding(held))
+    }
+
+    /// Waits for the end that it was ordered, and frees the port.
+    fn finish(self) {
+        patiently(&self.runtime, self.task).expect("no panic").expect("the socket works");
+        self.runtime.shutdown_timeout(PATIENCE);
+    }
 }
 
 /// The same two processes go on, again and again, each time under other keys.
@@ -54,6 +71,50 @@ fn flows_end_if_the_peer_is_another_process() {
     let (here, there) = (a.up(), b.up());
     assert!(!here.resumes && !there.resumes);
     assert_eq!([here.pairings.len(), there.pairings.len()], [1, 1], "what each remembers");
+}
+
+/// In either role, several times, and while the session before is up or on its way.
+#[test]
+fn another_process_goes_on_with_the_flows_that_it_was_given() {
+    let mut b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
+    let listens = b.address;
+    let mut a = Site::start(patient("a", "b", ANYWHERE, listens));
+    both_up(&mut a, &mut b);
+    for round in 0..3 {
+        let held = b.claim.get().expect("there are flows");
+        b.order(Command::HandOver);
+        b.finish();
+        b = Site::start_holding(patient("b", "a", listens, ANYWHERE), &held);
+        assert_eq!(a.lost(), DownReason::Replaced, "round {round}");
+        assert!(a.up().resumes && b.up().resumes, "round {round}");
+        let held = a.claim.get().expect("there are flows");
+        a.order(Command::HandOver);
+        a.finish();
+        a = Site::start_holding(patient("a", "b", ANYWHERE, listens), &held);
+        assert_eq!(b.lost(), DownReason::Replaced, "round {round}");
+        let (mut here, mut there) = (a.up(), b.up());
+        assert!(here.resumes && there.resumes, "round {round}");
+        assert_joined(&mut here, &mut there);
+    }
+}
+
+#[test]
+fn flows_that_another_process_had_end_if_the_peer_has_none() {
+    let b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
+    let stolen = Resumption::new(Zeroizing::new([7; EXPORTER_BYTES]));
+    let mut a = Site::start_holding(patient("a", "b", ANYWHERE, b.address), &stolen);
+    assert_eq!(a.down(), DownReason::Restarted);
+    assert!(!a.up().resumes);
+}
+
+#[test]
+fn flows_that_another_process_had_wait_no_longer_than_others() {
+    let stolen = Resumption::new(Zeroizing::new([7; EXPORTER_BYTES]));
+    let mut impatient = patient("a", "b", ANYWHERE, ANYWHERE);
+    impatient.resume_for = Duration::from_millis(300);
+    let mut a = Site::start_holding(impatient, &stolen);
+    assert_eq!(a.down(), DownReason::Replaced);
+    assert!(a.claim.get().is_none());
 }
 
 #[test]
