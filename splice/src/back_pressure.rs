@@ -12,7 +12,8 @@ use config::MAX_CLASSES;
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) struct BackPressureQueue<K> {
     lists: [VecDeque<K>; MAX_CLASSES],
-    /// Lists with entries, a bit for each: it is asked with every packet, and mostly there are none.
+    /// Lists with entries, a bit for each. It is asked with every packet, and mostly there are
+    /// none.
     occupied: u32,
     /// Entries of flows that are gone, at most.
     stale: usize,

@@ -288,7 +288,8 @@ impl Near {
     }
 
     /// Returns whether the requester, which sends this again, is told nothing of it for want of an
-    /// answer to a READ or atomic before. Then the target is asked whether both are where they were.
+    /// answer to a READ or atomic before. Then the target is asked whether both are where they
+    /// were.
     pub(super) fn is_held_back(&self, psn: Psn) -> bool {
         let unanswered = self.incarnation.questions.as_ref().and_then(|open| open.unanswered);
         psn.is_before(self.ring.done()) && unanswered.is_some_and(|unanswered| psn.is_after(unanswered))
