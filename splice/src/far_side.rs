@@ -32,7 +32,7 @@ use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
-use crate::short::{Introduction, Known};
+use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::timers::Timers;
 
@@ -84,11 +84,8 @@ struct FarFlow {
     /// As the requester sent it: this gateway speaks in the requester's name.
     addressing: Addressing,
     target_qpn: Qpn,
-    /// Terms that its opening requests state; `None`: there was none.
-    known: Option<Known>,
     requester_qpn: Option<Qpn>,
-    /// How far the peer knows the flow by its responses.
-    introduction: Introduction,
+    headers: Headers,
     #[serde(skip)]
     choice: Choice,
     /// The length of the READ that the target was asked for last, or is to be next. Those under way
@@ -213,9 +210,9 @@ impl FarSide {
             return;
         }
         // Its requester's gateway has had a response.
-        flow.introduction.answered |= !matches!(opens, Opening::Full(_));
+        flow.headers.sent.answered |= !matches!(opens, Opening::Full(_));
         let restored =
-            (opens == Opening::Short).then(|| flow.known.and_then(|known| known.restore(body, seq)));
+            (opens == Opening::Short).then(|| flow.headers.came.and_then(|known| known.restore(body, seq)));
         let copy = match &restored {
             None => ctx.pool.copy(body),
             Some(Some((bth, rest))) => ctx.pool.concat(&[bth, rest]),

@@ -22,7 +22,7 @@ use self::patience::Observed;
 pub use self::patience::Patience;
 use self::resend::{Budget, Kept};
 use keep_alive::KeepAliveBudget;
-use reliability::message::{Pages, Reassembly};
+use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
@@ -37,7 +37,7 @@ use crate::back_pressure::{BackPressureQueue, Lists};
 use crate::classes::Choice;
 use crate::coming::Coming;
 use crate::congestion::Notified;
-use crate::context::Context;
+use crate::context::{Context, REORDER};
 use crate::hosts::Hosts;
 use crate::lan_queue::{Delivered, NearKey, TTL};
 use crate::lookup::Lookup;
@@ -46,7 +46,7 @@ use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
-use crate::short::{Introduction, Known};
+use crate::short::{Headers, Introduction};
 use crate::stale_flows::StaleFlow;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
@@ -66,9 +66,7 @@ struct NearFlow {
     demand: Demand,
     /// Requests carried so far: the next one's sequence number.
     requests: u32,
-    introduction: Introduction,
-    /// Terms that the first response to come has stated; `None`: none has.
-    known: Option<Known>,
+    headers: Headers,
     /// How often the peer was told whether to ask about what is outstanding: odd if it is not to.
     suspended: u32,
     last_psn: Psn,
@@ -78,19 +76,50 @@ struct NearFlow {
     /// When a new request was last carried, or a response last came.
     #[serde_as(as = "snapshot::At")]
     last_progress: Instant,
-    responses: Reassembly<Buf>,
-    /// Bytes of the responses that wait in it; of more than 4 GiB, as many.
-    waiting: u32,
+    early: Early,
     /// Responses of READs that were passed on lately. Most flows have none.
     kept: Option<Box<Kept>>,
-    /// Responses are not kept any more: there was no room for them, and the flow has failed.
-    deaf: bool,
     #[serde_as(as = "Option<snapshot::At>")]
     armed: Option<Instant>,
     places: Places,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
     notified: Notified,
+}
+
+/// Responses that came before those that they follow.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Early {
+    responses: Reassembly<Buf>,
+    /// Bytes that wait in it; of more than 4 GiB, as many.
+    bytes: u32,
+    /// None are kept any more: there was no room for them, and the flow has failed.
+    deaf: bool,
+}
+
+impl Early {
+    fn new() -> Early {
+        Early { responses: Reassembly::new(0, REORDER), bytes: 0, deaf: false }
+    }
+
+    fn insert(&mut self, seq: u32, response: Buf, pages: &mut Pages<Buf>) -> Result<(), Insert> {
+        let bytes = response.as_ref().len() as u32;
+        self.responses.insert(seq, response, pages)?;
+        self.bytes = self.bytes.saturating_add(bytes);
+        Ok(())
+    }
+
+    /// Returns the next response, once all before it have come.
+    fn pop(&mut self, pages: &mut Pages<Buf>) -> Option<Buf> {
+        let response = self.responses.pop(pages)?;
+        self.bytes = self.bytes.saturating_sub(response.as_ref().len() as u32);
+        Some(response)
+    }
+
+    fn clear(&mut self, pages: &mut Pages<Buf>) {
+        self.responses.clear(pages);
+        self.bytes = 0;
+    }
 }
 
 /// Load that a flow brings, to be judged by its classes, and how long that takes.
@@ -282,7 +311,7 @@ impl NearSide {
         // Rule: `docs/protocol.md#rule-rested`.
         let rested = flow.near.is_rested();
         let seq = flow.requests;
-        let Introduction { answered, said } = flow.introduction;
+        let Introduction { answered, said } = flow.headers.sent;
         let short = if answered { said.shorten(packet.bytes, seq) } else { None };
         let (opens, body) = match &short {
             Some(short) => {
@@ -296,7 +325,7 @@ impl NearSide {
             return false;
         }
         if !answered {
-            flow.introduction.said.note(&packet.bth, seq);
+            flow.headers.sent.said.note(&packet.bth, seq);
         }
         flow.requests = flow.requests.wrapping_add(1);
         if replay {
@@ -429,7 +458,7 @@ impl NearSide {
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<NearKey>> + '_ {
         let load = |flow: NearKey, near: &NearFlow| Load {
             host: near.addressing.src,
-            held: near.waiting as usize,
+            held: near.early.bytes as usize,
             flow,
         };
         self.flows.iter().map(move |(key, flow)| load(key, flow)).filter(|load| load.held > 0)

@@ -130,6 +130,15 @@ pub(crate) struct Introduction {
     pub(crate) said: Said,
 }
 
+/// A flow's headers, as far as the gateways know them of each other.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Headers {
+    /// Those that go from here.
+    pub(crate) sent: Introduction,
+    /// Terms that the first packet to come has stated; `None`: none has.
+    pub(crate) came: Option<Known>,
+}
+
 /// A short header and an AETH.
 const FRONT: usize = 6 + Aeth::LEN;
 

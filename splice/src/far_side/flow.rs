@@ -19,7 +19,7 @@ use crate::context::{Context, REORDER};
 use crate::failures::{By, FlowFailure};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
-use crate::short::Introduction;
+use crate::short::Headers;
 use crate::stale_flows::{FlowSide, StaleFlow};
 
 impl FarFlow {
@@ -38,9 +38,8 @@ impl FarFlow {
             id,
             addressing,
             target_qpn,
-            known: None,
             requester_qpn: None,
-            introduction: Introduction::default(),
+            headers: Headers::default(),
             choice: Choice::default(),
             asked: 0,
             requests: Reassembly::new(0, REORDER),

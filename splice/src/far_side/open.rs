@@ -18,7 +18,7 @@ use crate::failures::{By, FlowFailure};
 use crate::lan_queue::TTL;
 use crate::reclaimer::host_share;
 use crate::record::{FlowId, Head, Opening, Reason};
-use crate::short::Known;
+use crate::short::{Headers, Known};
 use crate::stale_flows::{FlowSide, StaleFlow};
 
 impl FarSide {
@@ -111,7 +111,7 @@ impl FarSide {
         }
         let speaks = Addressing { ttl: TTL, tclass: capable(addressing.tclass), ..*addressing };
         let slot = self.flows.insert(Box::new(FarFlow {
-            known: Some(Known::new(&packet.bth, seq)),
+            headers: Headers { came: Some(Known::new(&packet.bth, seq)), ..Headers::default() },
             requester_qpn,
             asking: Asking { asks: requester_qpn.is_none(), ..Asking::new(None) },
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),

@@ -80,13 +80,13 @@ impl FarSide {
             return true;
         }
         let seq = flow.responses;
-        let short = flow.introduction.shorten(parts, seq);
+        let short = flow.headers.sent.shorten(parts, seq);
         let body = short.as_ref().map_or(parts, |(front, back)| [front.as_ref(), *back]);
         let is_short = short.is_some();
         if ctx.push(class, urgency, &Head::Response { flow: flow.id, seq, is_short }, body).is_err() {
             return false;
         }
-        flow.introduction.note(parts, seq);
+        flow.headers.sent.note(parts, seq);
         if let (Urgency::Prompt, Some(requester_qpn)) = (urgency, flow.requester_qpn) {
             let Addressing { src, dst, .. } = flow.addressing;
             let connection = Connection { here: (dst, flow.target_qpn), there: (src, requester_qpn) };

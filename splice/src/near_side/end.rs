@@ -39,9 +39,8 @@ impl NearSide {
     /// holds.
     pub(crate) fn evict(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.responses.clear(&mut self.pages);
-            flow.waiting = 0;
-            flow.deaf = true;
+            flow.early.clear(&mut self.pages);
+            flow.early.deaf = true;
         }
         self.give_up(slot, Reason::NoRoom, ctx);
     }
@@ -64,8 +63,7 @@ impl NearSide {
                 }
                 flow.expect(ctx);
                 ctx.stats.session_failed += 1;
-                flow.responses.clear(&mut self.pages);
-                flow.waiting = 0;
+                flow.early.clear(&mut self.pages);
                 self.by_id.remove(&flow.id);
             }
             self.touch(slot, ctx);
@@ -134,7 +132,7 @@ impl NearSide {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
-        flow.responses.clear(&mut self.pages);
+        flow.early.clear(&mut self.pages);
         self.budget.forget(&mut flow);
         self.withheld.forget(flow.places.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.demand.expected, 0);

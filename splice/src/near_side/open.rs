@@ -4,19 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reliability::message::Reassembly;
 use roce::flow::near::{Near, NearConfig};
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
-use super::{Demand, NearFlow, NearKey, NearSide, Places};
+use super::{Demand, Early, NearFlow, NearKey, NearSide, Places};
 use crate::Settings;
 use crate::classes::traffic;
 use crate::congestion::Notified;
-use crate::context::{Context, REORDER};
+use crate::context::Context;
 use crate::record::FlowId;
-use crate::short::Introduction;
+use crate::short::Headers;
 use crate::stale_flows::Came;
 use crate::stats::LanDrop;
 
@@ -157,16 +156,13 @@ impl NearSide {
             choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
             demand: Demand::default(),
             requests: 0,
-            introduction: Introduction::default(),
-            known: None,
+            headers: Headers::default(),
             suspended: 0,
             last_psn: psn,
             last_activity: ctx.now,
             last_progress: ctx.now,
-            responses: Reassembly::new(0, REORDER),
-            waiting: 0,
+            early: Early::new(),
             kept: None,
-            deaf: false,
             armed: None,
             places: Places::new(self.targets.join(key.target, key.requester)),
             ending: false,

@@ -20,7 +20,7 @@ impl NearFlow {
     /// is the second, if it is no longer than an answer without payload. Otherwise the first piece
     /// is the BTH. `None`: it is none, or too little is known of the flow.
     fn restore<'a>(&self, body: &'a [u8], seq: u32, room: &'a mut [u8; ANSWER]) -> Option<[&'a [u8]; 2]> {
-        let (bth, rest) = self.known?.restore(body, seq)?;
+        let (bth, rest) = self.headers.came?.restore(body, seq)?;
         let (head, tail) = room.split_first_chunk_mut::<BTH_LEN>()?;
         *head = bth;
         match tail.get_mut(..rest.len()) {
@@ -52,9 +52,15 @@ impl NearSide {
             ctx.stats.bad_records += 1;
             return;
         };
+        self.take_response(slot, seq, [front, back], ctx);
+    }
+
+    /// The same, as a packet in two pieces, of which the first is empty or the BTH.
+    fn take_response(&mut self, slot: NearKey, seq: u32, [front, back]: [&[u8]; 2], ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
         // In one piece, as every ACK is.
         let whole = Some(back).filter(|_| front.is_empty());
-        if flow.deaf {
+        if flow.early.deaf {
             ctx.stats.late_records += 1;
             if let Some(Ok(packet)) = whole.map(Packet::parse) {
                 Self::meet(flow, packet.bth.dest_qp, ctx);
@@ -62,7 +68,7 @@ impl NearSide {
             return self.touch(slot, ctx);
         }
         // Else it would pass for what was taken at once.
-        ctx.stats.bad_records += u64::from(body.is_empty());
+        ctx.stats.bad_records += u64::from(whole == Some(&[]));
         let ack = whole.filter(|body| Opcode::of(body) == Some(Opcode::Acknowledge));
         let early = ack.and_then(|body| Packet::parse(body).ok()).filter(|ack| flow.near.may_overtake(ack));
         // Of what is taken at once only the place is kept.
@@ -70,19 +76,18 @@ impl NearSide {
         let Some(copy) = ctx.pool.concat(kept) else {
             return self.evict(slot, ctx);
         };
-        let held = copy.as_ref().len();
-        match flow.responses.insert(seq, copy, &mut self.pages) {
-            Ok(()) => flow.waiting = flow.waiting.saturating_add(held as u32),
+        match flow.early.insert(seq, copy, &mut self.pages) {
+            Ok(()) => {}
             // More has overtaken a response than can wait for it: without this one nothing would
             // ever follow.
             Err(Insert::NoRoom | Insert::BeyondWindow) => return self.evict(slot, ctx),
             // It came along with a message, or that copy has come now.
             Err(Insert::Duplicate | Insert::Late) => return,
         }
-        flow.introduction.answered = true;
-        if flow.known.is_none() {
+        flow.headers.sent.answered = true;
+        if flow.headers.came.is_none() {
             let bth = back.first_chunk().and_then(|bth| Bth::parse(bth).ok());
-            flow.known = bth.map(|bth| Known::new(&bth, seq));
+            flow.headers.came = bth.map(|bth| Known::new(&bth, seq));
         }
         flow.last_activity = ctx.now;
         flow.last_progress = ctx.now;
@@ -90,8 +95,7 @@ impl NearSide {
             Self::meet(flow, packet.bth.dest_qp, ctx);
             flow.near.handle_response(&packet, ctx.now);
         }
-        while let Some(response) = flow.responses.pop(&mut self.pages) {
-            flow.waiting = flow.waiting.saturating_sub(response.as_ref().len() as u32);
+        while let Some(response) = flow.early.pop(&mut self.pages) {
             if !response.as_ref().is_empty() && !Self::deliver(slot, flow, response, ctx) {
                 return self.give_up(slot, Reason::TooLong, ctx);
             }
