@@ -265,12 +265,17 @@ impl Near {
         }
     }
 
+    /// Returns from which PSN on the requester has no answer to a READ or atomic that it asked for
+    /// again, and the target is not asked any more.
+    fn unanswered(&self) -> Option<Psn> {
+        self.incarnation.questions.as_ref()?.unanswered
+    }
+
     /// Returns whether the requester asked again for a READ or atomic before `psn`, and has no
     /// answer. An ACK past that would complete what nobody has if both are in another incarnation.
     /// How long the target takes proves nothing.
     pub(super) fn holds_back(&self, psn: Psn) -> bool {
-        let unanswered = self.incarnation.questions.as_ref().and_then(|open| open.unanswered);
-        self.replays.lie_before(psn) || unanswered.is_some_and(|unanswered| unanswered.is_before(psn))
+        self.replays.lie_before(psn) || self.unanswered().is_some_and(|unanswered| unanswered.is_before(psn))
     }
 
     /// The target has said, up to this PSN, that it has all that it had answered, where the
@@ -291,8 +296,8 @@ impl Near {
     /// answer to a READ or atomic before. Then the target is asked whether both are where they
     /// were.
     pub(super) fn is_held_back(&self, psn: Psn) -> bool {
-        let unanswered = self.incarnation.questions.as_ref().and_then(|open| open.unanswered);
-        psn.is_before(self.ring.done()) && unanswered.is_some_and(|unanswered| psn.is_after(unanswered))
+        psn.is_before(self.ring.done())
+            && self.unanswered().is_some_and(|unanswered| psn.is_after(unanswered))
     }
 
     /// The requester is told beyond all that waits for an answer.
