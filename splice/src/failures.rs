@@ -68,7 +68,7 @@ impl Failures {
 }
 
 impl FlowFailure {
-    /// That of the half with this key.
+    /// The failure of the half with this key.
     pub(crate) fn new(
         side: FlowSide,
         key: &FlowKey,

@@ -26,7 +26,7 @@ use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
-use roce::wire::{BTH_LEN, Packet, Psn, Qpn};
+use roce::wire::{Packet, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
 use timing::Timing;
@@ -46,7 +46,7 @@ use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
-use crate::short::{Headers, Introduction};
+use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
@@ -311,22 +311,17 @@ impl NearSide {
         // Rule: `docs/protocol.md#rule-rested`.
         let rested = flow.near.is_rested();
         let seq = flow.requests;
-        let Introduction { answered, said } = flow.headers.sent;
-        let short = if answered { said.shorten(packet.bytes, seq) } else { None };
+        let short = flow.headers.sent.shorten([&[], packet.bytes], seq);
         let (opens, body) = match &short {
-            Some(short) => {
-                (Opening::Short, [short.as_ref(), packet.bytes.get(BTH_LEN..).unwrap_or_default()])
-            }
-            None if answered => (Opening::Known, [packet.bytes, &[]]),
+            Some((short, rest)) => (Opening::Short, [short.as_ref(), *rest]),
+            None if flow.headers.sent.answered => (Opening::Known, [packet.bytes, &[]]),
             None => (Opening::Full(flow.addressing), [packet.bytes, &[]]),
         };
         let head = Head::Request { flow: flow.id, seq, replay, rested, opens };
         if ctx.push(class, Urgency::Bulk, &head, body).is_err() {
             return false;
         }
-        if !answered {
-            flow.headers.sent.said.note(&packet.bth, seq);
-        }
+        flow.headers.sent.note([&[], packet.bytes], seq);
         flow.requests = flow.requests.wrapping_add(1);
         if replay {
             ctx.stats.replays += 1;

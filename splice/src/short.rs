@@ -58,21 +58,31 @@ impl Known {
     fn shorten(&self, packet: &[u8], seq: u32, tells_psn: bool) -> Option<Short> {
         let &[opcode, bits, _, _, 0, _, _, _, ack, n0, n1, n2] = packet.first_chunk()? else { return None };
         let follows = !tells_psn && psn(self.first_psn) + seq == psn([n0, n1, n2]);
-        let short = if follows {
-            Short { bytes: [opcode, bits, ack, 0, 0, 0], len: 3 }
+        let mut short = Short::default();
+        if follows {
+            short.put(&[opcode, bits, ack])?;
         } else {
-            Short { bytes: [opcode, bits, ack | HAS_PSN, n0, n1, n2], len: 6 }
-        };
+            short.put(&[opcode, bits, ack | HAS_PSN, n0, n1, n2])?;
+        }
         let restored = self.restore(short.as_ref(), seq)?;
         (packet.first_chunk() == Some(&restored.0)).then_some(short)
     }
 }
 
-/// A short header in its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A short header, and an AETH if one follows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Short {
-    bytes: [u8; 6],
+    bytes: [u8; 6 + Aeth::LEN],
     len: usize,
+}
+
+impl Short {
+    fn put(&mut self, more: &[u8]) -> Option<()> {
+        let end = self.len + more.len();
+        self.bytes.get_mut(self.len..end)?.copy_from_slice(more);
+        self.len = end;
+        Some(())
+    }
 }
 
 impl AsRef<[u8]> for Short {
@@ -133,43 +143,23 @@ pub(crate) struct Introduction {
 /// A flow's headers, as far as the gateways know them of each other.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Headers {
-    /// Those that go from here.
+    /// Headers that go from here.
     pub(crate) sent: Introduction,
     /// Terms that the first packet to come has stated; `None`: none has.
     pub(crate) came: Option<Known>,
 }
 
-/// A short header and an AETH.
-const FRONT: usize = 6 + Aeth::LEN;
-
-/// A short header, and an AETH if one follows it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Front {
-    bytes: [u8; FRONT],
-    len: usize,
-}
-
-impl AsRef<[u8]> for Front {
-    fn as_ref(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or_default()
-    }
-}
-
 impl Introduction {
     /// Replaces the header of a packet in two pieces, of which the first is empty or holds all of
     /// the BTH. Returns the two pieces that the peer needs; `None` if it needs the packet.
-    pub(crate) fn shorten<'a>(&self, [front, back]: [&'a [u8]; 2], seq: u32) -> Option<(Front, &'a [u8])> {
+    pub(crate) fn shorten<'a>(&self, [front, back]: [&'a [u8]; 2], seq: u32) -> Option<(Short, &'a [u8])> {
         if !self.answered {
             return None;
         }
         let (packet, back) = if front.is_empty() { (back, back.get(BTH_LEN..)?) } else { (front, back) };
-        let short = self.said.shorten(packet, seq)?;
-        let (short, following) = (short.as_ref(), front.get(BTH_LEN..).unwrap_or_default());
-        let mut new = Front { bytes: [0; FRONT], len: short.len() + following.len() };
-        let (head, tail) = new.bytes.get_mut(..new.len)?.split_at_mut_checked(short.len())?;
-        head.copy_from_slice(short);
-        tail.copy_from_slice(following);
-        Some((new, back))
+        let mut short = self.said.shorten(packet, seq)?;
+        short.put(front.get(BTH_LEN..).unwrap_or_default())?;
+        Some((short, back))
     }
 
     /// Notes such a packet, which was sent as it is.

@@ -5,17 +5,16 @@ use transport::Urgency;
 
 use super::{NearKey, NearSide};
 use crate::context::Context;
-use crate::failures::{By, FlowFailure};
+use crate::failures::By;
 use crate::record::{FlowId, Head, Reason};
 use crate::session_end::SessionEnd;
-use crate::stale_flows::FlowSide;
 
 impl NearSide {
     /// The peer gave the flow up.
     pub(crate) fn handle_fail(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_id.get(&id) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        ctx.fail(FlowFailure::new(FlowSide::Near, &flow.key(), flow.requester_qpn, reason, By::Peer));
+        ctx.fail(flow.failure(reason, By::Peer));
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         let target = flow.places.target;
@@ -25,7 +24,7 @@ impl NearSide {
 
     pub(super) fn give_up(&mut self, slot: NearKey, reason: Reason, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        ctx.fail(FlowFailure::new(FlowSide::Near, &flow.key(), flow.requester_qpn, reason, By::Us));
+        ctx.fail(flow.failure(reason, By::Us));
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         // Should there be no room even for this, it comes before CLOSE again.

@@ -13,8 +13,9 @@ use crate::Settings;
 use crate::classes::{Classes, traffic};
 use crate::congestion::unmarked;
 use crate::context::Context;
+use crate::failures::{By, FlowFailure};
 use crate::piggybacked_acks::Connection;
-use crate::record::{Head, MAX_HEAD};
+use crate::record::{Head, MAX_HEAD, Reason};
 use crate::stale_flows::{FlowSide, StaleFlow};
 
 /// The least time in which a flow without progress is stuck: some packets that a stream sends again
@@ -24,6 +25,11 @@ const STUCK: Duration = Duration::from_secs(60);
 impl NearFlow {
     pub(super) fn key(&self) -> FlowKey {
         FlowKey { requester: self.addressing.src, target: self.addressing.dst, target_qpn: self.target_qpn }
+    }
+
+    /// The failure of this flow.
+    pub(super) fn failure(&self, reason: Reason, by: By) -> FlowFailure {
+        FlowFailure::new(FlowSide::Near, &self.key(), self.requester_qpn, reason, by)
     }
 
     /// The flow's requester is known, and can be told.
