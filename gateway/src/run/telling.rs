@@ -308,6 +308,17 @@ mod tests {
         start + Duration::from_secs(seconds)
     }
 
+    /// A gateway of which nothing has been told.
+    fn silent() -> (Instant, Telemetry, Telling) {
+        let start = Instant::now();
+        let loopback = "127.0.0.1:14791".parse().unwrap();
+        (start, Telemetry::new(start), Telling::new(loopback, loopback))
+    }
+
+    fn kinds(telemetry: &Telemetry) -> Vec<String> {
+        telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect()
+    }
+
     #[test]
     fn back_pressure_is_told_when_it_begins_and_when_it_has_ended() {
         let start = Instant::now();
@@ -336,26 +347,18 @@ mod tests {
 
     #[test]
     fn every_change_is_an_event() {
-        let start = Instant::now();
-        let telemetry = Telemetry::new(start);
-        let loopback = "127.0.0.1:14791".parse().unwrap();
-        let mut telling = Telling::new(loopback, loopback);
+        let (start, telemetry, mut telling) = silent();
         let plane = telemetry.plane();
         for (second, marked) in [(0, 0), (1, 7), (2, 7), (12, 7), (13, 7)] {
             plane.store(&Snapshot { lan_backlog_marked: marked, ..Snapshot::default() });
             telling.look(&telemetry, at(start, second));
         }
-        let kinds: Vec<String> =
-            telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, ["pressure_began", "pressure_ended"]);
+        assert_eq!(kinds(&telemetry), ["pressure_began", "pressure_ended"]);
     }
 
     #[test]
     fn flows_that_fail_are_told_of_with_both_ends_and_many_at_once_are_counted() {
-        let start = Instant::now();
-        let telemetry = Telemetry::new(start);
-        let loopback = "127.0.0.1:14791".parse().unwrap();
-        let mut telling = Telling::new(loopback, loopback);
+        let (start, telemetry, mut telling) = silent();
         let sender = telemetry.failures().sender();
         let failure = |target_qpn| FlowFailure {
             side: FlowSide::Near,
@@ -382,26 +385,18 @@ mod tests {
 
     #[test]
     fn the_lan_interface_is_told_of() {
-        let start = Instant::now();
-        let telemetry = Telemetry::new(start);
-        let loopback = "127.0.0.1:14791".parse().unwrap();
-        let mut telling = Telling::new(loopback, loopback);
+        let (start, telemetry, mut telling) = silent();
         let plane = telemetry.plane();
         for lan_up in [0, 2, 1, 1, 0, 2] {
             plane.store(&Snapshot { lan_up, ..Snapshot::default() });
             telling.look(&telemetry, start);
         }
-        let kinds: Vec<String> =
-            telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, ["lan_down", "lan_up"]);
+        assert_eq!(kinds(&telemetry), ["lan_down", "lan_up"]);
     }
 
     #[test]
     fn a_hosts_mistake_is_told_once_an_hour_with_the_remedy() {
-        let start = Instant::now();
-        let telemetry = Telemetry::new(start);
-        let loopback = "127.0.0.1:14791".parse().unwrap();
-        let mut telling = Telling::new(loopback, loopback);
+        let (start, telemetry, mut telling) = silent();
         let plane = telemetry.plane();
         let mut snapshot = Snapshot::default();
         for minute in 0..150 {
@@ -419,10 +414,7 @@ mod tests {
 
     #[test]
     fn a_thiefs_attempts_are_an_event_a_minute_at_most() {
-        let start = Instant::now();
-        let telemetry = Telemetry::new(start);
-        let loopback = "127.0.0.1:14791".parse().unwrap();
-        let mut telling = Telling::new(loopback, loopback);
+        let (start, telemetry, mut telling) = silent();
         let thief: SocketAddr = "192.0.2.9:4000".parse().unwrap();
         telemetry.refusals().count(Refusal::Authentication, thief);
         telling.look(&telemetry, start);
@@ -453,8 +445,6 @@ mod tests {
         telling.way.0 = loopback;
         telling.look(&telemetry, start);
         assert_eq!(telemetry.snapshot(start).wan_up, 2);
-        let kinds: Vec<String> =
-            telemetry.events().since(0).events.into_iter().map(|event| event.kind).collect();
-        assert_eq!(kinds, ["wan_down", "wan_up"]);
+        assert_eq!(kinds(&telemetry), ["wan_down", "wan_up"]);
     }
 }
