@@ -16,15 +16,13 @@ mod hosts;
 #[path = "chaos/told.rs"]
 mod told;
 
-use std::fs::Permissions;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use super::logs::{Fifo, lost};
+use super::logs::{Fifo, lost, script};
 use super::*;
 use hosts::Hosts;
 use told::Told;
@@ -112,12 +110,11 @@ fn used(pair: &Pair, site: Site) -> [u64; 2] {
 /// small disk.
 fn program(folder: &Path, pipe: &Path, disk: &Path) -> PathBuf {
     assert!(Path::new(CLOCK).exists(), "libfaketime is installed, as test-all does");
-    let path = folder.join("longhaul");
     let binary = env!("CARGO_BIN_EXE_longhaul");
     let (log, time) = (disk.join("log"), folder.join("time"));
     let [pipe, log, time] = [pipe, &log, &time].map(|path| path.to_str().unwrap());
-    let script = format!(
-        "#!/bin/sh\ncase \"$*\" in\n\
+    let commands = format!(
+        "case \"$*\" in\n\
          gateway*a.toml)\n\
          export FAKETIME_TIMESTAMP_FILE={time} FAKETIME_CACHE_DURATION=1 DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1\n\
          LD_PRELOAD={CLOCK} LONGHAUL_LOG=trace exec {binary} \"$@\" 2>> {pipe};;\n\
@@ -125,9 +122,7 @@ fn program(folder: &Path, pipe: &Path, disk: &Path) -> PathBuf {
          *) exec {binary} \"$@\";;\nesac\n"
     );
     std::fs::write(time, "+0").unwrap();
-    std::fs::write(&path, script).unwrap();
-    std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
-    path
+    script(folder, &commands)
 }
 
 /// A pair and its surroundings.

@@ -62,13 +62,15 @@ fn program(folder: &Path, log: &Path) -> PathBuf {
 
 /// The same after a command of the shell.
 fn program_after(command: &str, folder: &Path, log: &Path) -> PathBuf {
-    let path = folder.join("longhaul");
     let binary = env!("CARGO_BIN_EXE_longhaul");
-    let script = format!(
-        "#!/bin/sh\n{command}\nLONGHAUL_LOG=trace exec {binary} \"$@\" 2>> {}\n",
-        log.to_str().unwrap()
-    );
-    std::fs::write(&path, script).unwrap();
+    let log = log.to_str().unwrap();
+    script(folder, &format!("{command}\nLONGHAUL_LOG=trace exec {binary} \"$@\" 2>> {log}\n"))
+}
+
+/// A script of the shell in place of the program.
+pub(super) fn script(folder: &Path, commands: &str) -> PathBuf {
+    let path = folder.join("longhaul");
+    std::fs::write(&path, format!("#!/bin/sh\n{commands}")).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
     path
 }

@@ -1,9 +1,8 @@
 //! Messages of a gateway to its service manager.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 
+use super::logs::script;
 use super::*;
 
 /// Waits for the next message.
@@ -21,15 +20,13 @@ fn a_service_manager_hears_how_the_gateway_stands() {
     let socket = folder.path().join("notify");
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let program = folder.path().join("longhaul");
-    let script = format!(
-        "#!/bin/sh\ncase \"$*\" in gateway*a.toml) export NOTIFY_SOCKET={} WATCHDOG_USEC=1500000;; esac\n\
+    let commands = format!(
+        "case \"$*\" in gateway*a.toml) export NOTIFY_SOCKET={} WATCHDOG_USEC=1500000;; esac\n\
          exec {} \"$@\"\n",
         socket.to_str().unwrap(),
         env!("CARGO_BIN_EXE_longhaul")
     );
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    let program = script(folder.path(), &commands);
     let mut pair = Pair::start_otherwise(1, |plan| plan.program = program);
     assert_eq!(hear(&manager), "STATUS=running: site a, peer b");
     assert_eq!(hear(&manager), "READY=1");
