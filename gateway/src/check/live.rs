@@ -221,6 +221,16 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
                     `devlink dev reload DEVICE`; Soft-RoCE: `rdma link delete`";
         findings.warn("lan.interface", message, "", help);
     }
+    if lan.follows_routers {
+        let message =
+            format!("any host on {name} can give this machine a default route, by a router advertisement");
+        let help = format!(
+            "sysctl net.ipv6.conf.{name}.accept_ra=0; where a network manager reads them itself, its own \
+             setting, such as systemd-networkd's IPv6AcceptRA=no"
+        );
+        let found = format!("net.ipv6.conf.{name}.accept_ra lets it");
+        findings.warn("lan.interface", message, &found, &help);
+    }
     if machine.is_strict(name) {
         let message = format!("reverse-path filtering is strict on {name}");
         let help = "it drops other traffic of hosts that this machine reaches by another interface: \

@@ -77,6 +77,8 @@ pub struct Interface {
     pub has_carrier: bool,
     /// Its addresses, each with its prefix's length.
     pub addresses: Vec<IpNet>,
+    /// True if the kernel takes a default route from any router that is advertised there (IPv6).
+    pub follows_routers: bool,
 }
 
 impl Machine {
@@ -124,6 +126,7 @@ fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {
             match attribute {
                 LinkAttribute::IfName(name) => {
                     interface.speed = speed(&name);
+                    interface.follows_routers = follows_routers(&name);
                     interface.name = name;
                 }
                 LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
@@ -171,6 +174,17 @@ fn rdma() -> Vec<(String, String)> {
 fn speed(name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
     text.trim().parse().ok().filter(|speed| *speed > 0)
+}
+
+/// Returns true if a router advertisement gives the kernel a default route. A machine that forwards
+/// takes none, but where `accept_ra` is 2.
+fn follows_routers(name: &str) -> bool {
+    let value = |key: &str| number(&format!("net/ipv6/conf/{name}/{key}"));
+    let accepts = match value("forwarding") {
+        0 => value("accept_ra") > 0,
+        _ => value("accept_ra") == 2,
+    };
+    accepts && value("accept_ra_defrtr") > 0 && value("disable_ipv6") == 0
 }
 
 fn strict(interfaces: &[Interface]) -> Vec<String> {

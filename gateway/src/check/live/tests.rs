@@ -1,9 +1,13 @@
 //! Each classic mistake, and a machine without any.
 
+use std::net::{SocketAddrV6, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
+use socket2::{Domain, Protocol, Socket, Type};
+
 use super::*;
+use crate::lan::netns::Site;
 
 fn gateway(change: impl Fn(String) -> String) -> Gateway {
     let text = include_str!("../../../../docs/examples/gateway-a.toml");
@@ -18,6 +22,7 @@ fn machine() -> Machine {
         has_carrier: true,
         addresses: vec![address.parse().unwrap()],
         speed: Some(10_000),
+        follows_routers: false,
     };
     Machine {
         interfaces: vec![interface("g0", 4200, "10.0.0.254/24"), interface("w0", 9000, "10.9.0.1/24")],
@@ -42,7 +47,7 @@ fn a_good_machine_is_good() {
 #[test]
 fn each_mistake_is_told() {
     type Change = fn(&mut Machine);
-    let changes: [(bool, &str, Change); 20] = [
+    let changes: [(bool, &str, Change); 21] = [
         (true, "clock", |m| m.time = 86_400),
         (true, "more than this machine has memory", |m| m.memory = Some(256 << 20)),
         (false, "may take more memory", |m| m.memory = Some(1 << 30)),
@@ -53,6 +58,7 @@ fn each_mistake_is_told() {
         (false, "g0 has no carrier", |m| m.interfaces[0].has_carrier = false),
         (false, "too small for the usual path MTUs", |m| m.interfaces[0].mtu = 1000),
         (false, "mlx5_0 on g0", |m| m.rdma.push(("mlx5_0".to_owned(), "g0".to_owned()))),
+        (false, "give this machine a default route", |m| m.interfaces[0].follows_routers = true),
         (false, "strict on g0", |m| m.strict = vec!["g0".to_owned()]),
         (false, "strict on w0", |m| m.strict = vec!["w0".to_owned()]),
         (true, "own prefix", |m| m.interfaces[0].addresses = vec!["10.0.1.254/24".parse().unwrap()]),
@@ -105,11 +111,12 @@ fn mtus_and_buffers_are_compared_with_the_file() {
 /// Needs root: the machine is a name space.
 #[test]
 fn a_name_space_is_seen_as_it_is() {
-    let site = crate::lan::netns::Site::new(1500);
+    let site = Site::new(1500);
     site.gateway.ip("addr add 10.9.0.1/24 dev lo");
     site.gateway.sysctl("net/ipv4/ip_forward", "1");
     site.gateway.sysctl("net/ipv4/conf/g0/rp_filter", "1");
     site.gateway.sysctl("net/ipv4/conf/all/rp_filter", "0");
+    site.gateway.sysctl("net/ipv6/conf/g0/accept_ra", "0");
     site.gateway.ip("rule add to 10.0.1.0/24 iif g0 ipproto udp dport 4791 pref 1 blackhole proto 76");
     let file = gateway(|text| text);
     let seen = site.gateway.run(|| Machine::look(&file)).unwrap();
@@ -123,4 +130,61 @@ fn a_name_space_is_seen_as_it_is() {
     assert!(seen.capabilities.contains(CapabilitySet::NET_ADMIN) && seen.memory > Some(1 << 20));
     let keys: Vec<_> = judge(&file, 0, &seen).into_iter().map(|finding| finding.message).collect();
     assert_eq!(keys.len(), 2, "{keys:?}");
+}
+
+/// A router advertisement (RFC 4861, 4.2) from the host's link-local address, for half an hour.
+fn advertise(site: &Site) {
+    const ADVERTISEMENT: [u8; 16] = [134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    site.host.run(|| {
+        let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)).unwrap();
+        // Hosts believe what cannot have crossed a router.
+        socket.set_multicast_hops_v6(255).unwrap();
+        let addresses = std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap();
+        let line = addresses.lines().find(|line| line.starts_with("fe80") && line.ends_with("v0"));
+        let index = line.and_then(|line| line.split_whitespace().nth(1)).unwrap();
+        let index = u32::from_str_radix(index, 16).unwrap();
+        let all = SocketAddrV6::new("ff02::1".parse().unwrap(), 0, 0, index);
+        socket.send_to(&ADVERTISEMENT, &all.into()).unwrap();
+    });
+}
+
+/// Needs root. Where `check --live` warns, the kernel does as it says; and not where it does not.
+#[test]
+fn hosts_give_a_default_route_exactly_where_that_is_warned_of() {
+    let file = gateway(|text| text);
+    for (forwarding, accepts, default) in
+        [("0", "0", "1"), ("0", "1", "1"), ("0", "1", "0"), ("0", "2", "1"), ("1", "1", "1"), ("1", "2", "1")]
+    {
+        let site = Site::new(1500);
+        let case = format!("forwarding {forwarding}, accept_ra {accepts}, accept_ra_defrtr {default}");
+        let set = |key: &str, value: &str| site.gateway.sysctl(&format!("net/ipv6/conf/g0/{key}"), value);
+        set("forwarding", forwarding);
+        set("accept_ra", accepts);
+        set("accept_ra_defrtr", default);
+        let seen = site.gateway.run(|| Machine::look(&file)).unwrap();
+        let findings = judge(&file, 0, &seen);
+        let warned = findings.iter().find(|finding| finding.message.contains("by a router advertisement"));
+        assert_eq!(warned.is_some(), seen.interfaces.iter().any(|it| it.name == "g0" && it.follows_routers));
+        let probe = site.gateway.run(|| UdpSocket::bind("[fd00::fe]:7000")).unwrap();
+        probe.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let advertised = || {
+            advertise(&site);
+            site.gateway.ip("-6 route show default")
+        };
+        let mut routes = advertised();
+        // What comes later over the same wire has come: so has what was advertised.
+        for _ in 0..3 {
+            site.host
+                .run(|| UdpSocket::bind("[::]:0").unwrap().send_to(b"probe", "[fd00::fe]:7000"))
+                .unwrap();
+            probe.recv(&mut [0; 10]).unwrap();
+            if routes.is_empty() {
+                routes = advertised();
+            }
+        }
+        assert_eq!(routes.contains("proto ra"), warned.is_some(), "{case}: {routes:?}, {findings:?}");
+        if let Some(warned) = warned {
+            assert!(warned.help.contains("sysctl net.ipv6.conf.g0.accept_ra=0") && !warned.is_error);
+        }
+    }
 }
