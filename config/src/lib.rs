@@ -27,7 +27,7 @@ pub use gateway::{
 pub use pair::check_pair;
 pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
-    QpRange, Refuse, Scheme, Traffic,
+    QpRange, Refuse, Scheme, Traffic, is_class_name,
 };
 pub use problem::{Invalid, Problem, Style, render};
 pub use report::{Content, Report};

@@ -564,11 +564,16 @@ fn refuse(value: &DeValue<'_>) -> Result<Refuse, Wrong> {
     }
 }
 
-/// A label of metrics, so kept simple.
+/// Returns true if a class may have this name, which is a label of metrics, so kept simple.
+#[must_use]
+pub fn is_class_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    (1..=32).contains(&name.len()) && name.chars().all(plain)
+}
+
 fn class_name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let name = text(value, "default")?;
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if name.is_empty() || name.len() > 32 || !name.chars().all(plain) {
+    if !is_class_name(name) {
         return Err(Wrong::new(
             "is not a class name",
             "1 to 32 letters, digits, hyphens and underscores, such as \"storage\"",

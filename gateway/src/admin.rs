@@ -32,6 +32,7 @@ mod units;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,9 +47,8 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
-use session::message::Pairing;
 use tokio::net::UnixListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
@@ -66,7 +66,7 @@ pub use admission::{Doors, Listener, Token};
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use doctor::{DoctorReport, DoctoredFlow, PatienceSource, Verdict};
 pub use fetch::{FetchError, fetch, reload};
-pub use flows::{Flow, FlowList};
+pub use flows::{Flow, FlowFilter, FlowList, State};
 pub use lanes::{LaneState, LaneStatus};
 pub use mistakes::LanMistakes;
 pub use mtu::{MtuState, MtuStatus};
@@ -75,6 +75,9 @@ pub use status::{
     BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status,
 };
 
+/// The queries that there are.
+const QUERIES: &str = "only ?peer=NAME; for /events and /trace, from=NUMBER; for /doctor, host=IP; for /flows, \
+                       host=IP, class=NAME, state=STATE and most=NUMBER\n";
 const CONNECTIONS: usize = 32;
 const CONNECTION_TIME: Duration = Duration::from_secs(5);
 /// Rates are averages over this.
@@ -97,8 +100,6 @@ pub struct Admin {
     rates: Mutex<Sample>,
     recorder: Arc<Recorder>,
     token: Option<Token>,
-    /// As the data plane shows them, by thread.
-    flows: Vec<watch::Receiver<Arc<[Pairing]>>>,
     /// Further peers', each with one of its own.
     others: Vec<Arc<Admin>>,
 }
@@ -138,7 +139,6 @@ impl Admin {
             telemetry,
             recorder,
             token: None,
-            flows: Vec::new(),
             others: Vec::new(),
         }
     }
@@ -154,6 +154,12 @@ impl Admin {
         self.all().map(|admin| admin.config.peer.name.clone()).collect()
     }
 
+    /// Returns true if none is named, or the policy has it.
+    fn has_class(&self, name: Option<&str>) -> bool {
+        let classes = &lock(&self.policy).policy;
+        name.is_none_or(|name| classes.classes().iter().any(|class| class.name == name))
+    }
+
     fn all(&self) -> impl Iterator<Item = &Self> {
         std::iter::once(self).chain(self.others.iter().map(Arc::as_ref))
     }
@@ -163,28 +169,22 @@ impl Admin {
         self.all().find(|admin| name.is_none_or(|name| admin.config.peer.name == name))
     }
 
-    /// The same with where the data plane shows its flows.
-    #[must_use]
-    pub fn with_flows(self, flows: Vec<watch::Receiver<Arc<[Pairing]>>>) -> Self {
-        Self { flows, ..self }
-    }
-
     /// The same with a token that requests over TCP have to carry, if there is one.
     #[must_use]
     pub fn with_token(self, token: Option<Token>) -> Self {
         Self { token, ..self }
     }
 
-    /// The answer to /flows.
-    pub fn flows(&self) -> FlowList {
-        FlowList::of(self.flows.iter().map(|flows| Arc::clone(&flows.borrow())))
+    /// The answer to /flows: those that the filter lets pass.
+    pub fn flows(&self, filter: &FlowFilter) -> FlowList {
+        FlowList::of(&self.telemetry.flows(), filter)
     }
 
-    /// The answer to /doctor.
-    pub fn doctor(&self, now: Instant) -> DoctorReport {
+    /// The answer to /doctor, about all hosts' flows or one's.
+    pub fn doctor(&self, host: Option<IpAddr>, now: Instant) -> DoctorReport {
         let rtt = self.telemetry.snapshot(now).session_rtt_micros;
         let rtt = (rtt > 0).then(|| Duration::from_micros(rtt));
-        DoctorReport::of(self.telemetry.patience().into_iter(), rtt, self.config.peer.resume_for.get())
+        DoctorReport::of(&self.telemetry.flows(), host, rtt, self.config.peer.resume_for.get())
     }
 
     /// After the policy file was read anew. Series of classes that are gone disappear.
@@ -375,8 +375,8 @@ impl Admin {
         }
         let now = Instant::now();
         let bad = |text: &str| reply(StatusCode::BAD_REQUEST, TEXT, text.to_owned());
-        let Some(Query { peer, from }) = Query::parse(request.uri().query()) else {
-            return bad("only ?peer=NAME and, for /events and /trace, from=NUMBER\n");
+        let Some(Query { peer, from, filter }) = Query::parse(request.uri().query()) else {
+            return bad(QUERIES);
         };
         let Some(admin) = self.of_peer(peer) else {
             return bad("no such peer: /status lists them\n");
@@ -384,8 +384,11 @@ impl Admin {
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
             "/status" => json(StatusCode::OK, &Status { peers: self.peers(), ..admin.status(now) }),
-            "/flows" => json(StatusCode::OK, &admin.flows()),
-            "/doctor" => json(StatusCode::OK, &admin.doctor(now)),
+            "/flows" if !admin.has_class(filter.class.as_deref()) => {
+                bad("no such class: /status lists those of the policy\n")
+            }
+            "/flows" => json(StatusCode::OK, &admin.flows(&filter)),
+            "/doctor" => json(StatusCode::OK, &admin.doctor(filter.host, now)),
             "/events" => json(StatusCode::OK, &admin.telemetry.events().since(from)),
             "/trace" => reply(StatusCode::OK, TEXT, admin.trace(from)),
             _ => {
@@ -429,6 +432,8 @@ struct Query<'a> {
     peer: Option<&'a str>,
     /// The place to begin at, from the beginning if there is none.
     from: u64,
+    /// The flows that it is about.
+    filter: FlowFilter,
 }
 
 impl<'a> Query<'a> {
@@ -438,7 +443,7 @@ impl<'a> Query<'a> {
             match pair.split_once('=')? {
                 ("peer", name) => parsed.peer = Some(name),
                 ("from", place) => parsed.from = place.parse().ok()?,
-                _ => return None,
+                (key, value) => parsed.filter.take(key, value)?,
             }
         }
         Some(parsed)

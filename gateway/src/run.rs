@@ -369,10 +369,9 @@ async fn listen(
     let listener = TcpListener::bind(address).await.map_err(|source| RunError::Admin { address, source })?;
     let (socket, token) = doors.into_parts();
     let admin_of = |peer: &Towards| {
-        let Towards { gateway, policy, telemetry, flows, recorder } = peer;
+        let Towards { gateway, policy, telemetry, recorder, .. } = peer;
         let (telemetry, recorder) = (Arc::clone(telemetry), Arc::clone(recorder));
-        let shown = flows.iter().map(watch::Sender::subscribe).collect();
-        Admin::new(gateway, policy, telemetry, recorder, requests.clone(), Instant::now()).with_flows(shown)
+        Admin::new(gateway, policy, telemetry, recorder, requests.clone(), Instant::now())
     };
     let others: Vec<_> = peers.iter().skip(1).map(|peer| Arc::new(admin_of(peer))).collect();
     let Some(first) = peers.first() else { return Ok((Vec::new(), Serving::new())) };

@@ -15,6 +15,7 @@ mod dashboard;
 mod export;
 mod failures;
 mod histogram;
+mod shown;
 mod table;
 mod times;
 
@@ -24,7 +25,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::UnixTime;
 use session::control::Refusals;
-use splice::Patience;
 use tokio::sync::watch;
 
 use crate::choose::Choice;
@@ -34,6 +34,7 @@ use crate::logs::{self, printable};
 
 pub use export::Exporter;
 pub use failures::{FailureQueue, FailureSender};
+pub use shown::ShownFlows;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Snapshot, Unit, WorkerCounters};
 
 /// The default of `peer.dead_after`.
@@ -52,8 +53,8 @@ pub const MAX_CLASSES: usize = config::MAX_CLASSES;
 pub struct Telemetry {
     started: Instant,
     planes: Mutex<Vec<Arc<WorkerCounters>>>,
-    /// By thread, as it shows them.
-    patience: Mutex<Vec<watch::Receiver<Arc<[Patience]>>>>,
+    /// By thread.
+    shown: Mutex<Vec<watch::Receiver<ShownFlows>>>,
     established: AtomicU64,
     resumed: AtomicU64,
     session: Mutex<SessionInfo>,
@@ -155,7 +156,7 @@ impl Telemetry {
         Self {
             started: now,
             planes: Mutex::default(),
-            patience: Mutex::default(),
+            shown: Mutex::default(),
             established: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             session: Mutex::new(SessionInfo {
@@ -317,16 +318,16 @@ impl Telemetry {
         plane
     }
 
-    /// Returns where one more data-plane thread shows how patient requesters are.
-    pub fn patience_of_thread(&self) -> watch::Sender<Arc<[Patience]>> {
-        let (shown, seen) = watch::channel(Arc::from([]));
-        lock(&self.patience).push(seen);
+    /// Returns where one more data-plane thread shows its flows.
+    pub fn flows_of_thread(&self) -> watch::Sender<ShownFlows> {
+        let (shown, seen) = watch::channel(ShownFlows::default());
+        lock(&self.shown).push(seen);
         shown
     }
 
-    /// Returns how patient requesters are, by thread.
-    pub fn patience(&self) -> Vec<Arc<[Patience]>> {
-        lock(&self.patience).iter().map(|shown| Arc::clone(&shown.borrow())).collect()
+    /// Returns the flows of each thread.
+    pub fn flows(&self) -> Vec<ShownFlows> {
+        lock(&self.shown).iter().map(|shown| shown.borrow().clone()).collect()
     }
 
     /// The session's state has changed, if it has; `error` says why a session ended or did not come

@@ -15,14 +15,16 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::admin::{self, Endpoint, FlowList, Status};
+use crate::admin::{self, Endpoint, FlowFilter, FlowList, Status};
 use crate::events::{Event, Events};
 
 /// Between two questions.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long a key may wait for the screen.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Events that a screen has room for at most.
+/// Flows that a screen has room for at most.
+const FLOWS: usize = 64;
+/// The same for events.
 const EVENTS: usize = 64;
 
 /// The contents of the screen.
@@ -48,7 +50,8 @@ impl View {
 
     async fn try_ask(&mut self, admin: &Endpoint) -> Result<(), String> {
         self.status = Some(get(admin, "/status").await?);
-        self.flows = get(admin, "/flows").await?;
+        let some = FlowFilter { most: Some(FLOWS), ..FlowFilter::default() };
+        self.flows = get(admin, &some.target("/flows")).await?;
         let answer: Events = get(admin, &format!("/events?from={}", self.next)).await?;
         if answer.next < self.next {
             // The gateway was started again: the next question asks from its beginning.

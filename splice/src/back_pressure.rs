@@ -27,6 +27,11 @@ const SPARE: usize = 64;
 pub(crate) struct Lists(u32);
 
 impl Lists {
+    /// Returns true if the flow stands on any list.
+    pub(crate) fn is_any(self) -> bool {
+        self.0 != 0
+    }
+
     /// The flow was taken from the class's list.
     pub(crate) fn leave(&mut self, class: usize) {
         self.0 &= !bit(class);

@@ -22,9 +22,10 @@ use transport::{Reservation, Urgency};
 
 use crate::Settings;
 use crate::back_pressure::{BackPressureQueue, Lists};
-use crate::classes::Choice;
+use crate::classes::{Choice, Classes};
 use crate::congestion::Notified;
 use crate::context::Context;
+use crate::flow_report::FlowReport;
 use crate::hosts::Hosts;
 use crate::lookup::Lookup;
 use crate::pool::Buf;
@@ -397,6 +398,15 @@ impl FarSide {
         }
         let flows = &self.flows;
         self.timers.sweep(flows.len(), |at, slot| flows.get(slot).is_some_and(|flow| flow.armed == Some(at)));
+    }
+
+    /// Each flow as it stands.
+    pub(crate) fn reports<'a>(
+        &'a self,
+        classes: &'a Classes,
+        is_parked: bool,
+    ) -> impl Iterator<Item = FlowReport> + 'a {
+        self.flows.values().map(move |flow| flow.report(classes, is_parked))
     }
 
     /// The paired flows, for the peer to remember: those that failed, too, since the peer may end

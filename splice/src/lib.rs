@@ -13,6 +13,7 @@ mod congestion;
 mod context;
 mod failures;
 mod far_side;
+mod flow_report;
 mod gateway;
 pub mod handover;
 mod hosts;
@@ -36,6 +37,7 @@ mod timers;
 mod uc_admission;
 
 pub use failures::{By, FlowFailure};
+pub use flow_report::{FlowReport, FlowState};
 pub use gateway::Gateway;
 pub use near_side::Patience;
 pub use reliability::estimator::{Arrival, Ecn, LaneId};

@@ -34,10 +34,11 @@ use transport::{Reservation, Urgency};
 
 use crate::Settings;
 use crate::back_pressure::{BackPressureQueue, Lists};
-use crate::classes::Choice;
+use crate::classes::{Choice, Classes};
 use crate::coming::Coming;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
+use crate::flow_report::FlowReport;
 use crate::hosts::Hosts;
 use crate::lan_queue::{Delivered, NearKey, TTL};
 use crate::lookup::Lookup;
@@ -436,6 +437,15 @@ impl NearSide {
     pub(crate) fn knows(&self, flow: &StaleFlow) -> bool {
         let key = flow.key();
         self.by_key.get(&key).is_some()
+    }
+
+    /// Each flow as it stands.
+    pub(crate) fn reports<'a>(
+        &'a self,
+        classes: &'a Classes,
+        is_parked: bool,
+    ) -> impl Iterator<Item = FlowReport> + 'a {
+        self.flows.values().map(move |flow| flow.report(classes, is_parked))
     }
 
     /// The paired flows, for the peer to remember.

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use reliability::human;
@@ -11,6 +10,8 @@ use roce::cm::Timeout;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use splice::Patience;
+
+use crate::telemetry::ShownFlows;
 
 /// Flows told of at most.
 const MOST: usize = 10_000;
@@ -30,7 +31,7 @@ pub struct DoctorReport {
     pub exponent: Option<u8>,
     /// The least exponent with which seven retries last as long as `resume_for`.
     pub resume_exponent: u8,
-    /// How many flows have their requester at this site.
+    /// How many flows have their requester at this site; where one host was asked about, of its.
     pub total: usize,
     /// The first 10,000 of them.
     pub flows: Vec<DoctoredFlow>,
@@ -168,9 +169,10 @@ fn patience(timeout: Duration, retries: u8) -> Duration {
 }
 
 impl DoctorReport {
-    /// Judges the flows of each thread.
+    /// Judges the flows of each thread: all hosts', or one's.
     pub(super) fn of(
-        threads: impl Iterator<Item = Arc<[Patience]>>,
+        threads: &[ShownFlows],
+        host: Option<IpAddr>,
         rtt: Option<Duration>,
         resume_for: Duration,
     ) -> Self {
@@ -183,19 +185,15 @@ impl DoctorReport {
             resume_exponent: (1..31).find(lasts).unwrap_or(31),
             ..Self::default()
         };
-        for thread in threads {
-            report.total += thread.len();
-            let room = MOST.saturating_sub(report.flows.len());
-            report.flows.extend(thread.iter().take(room).map(|flow| judge.of(flow)));
+        let is_meant =
+            |flow: &&Patience| host.is_none_or(|host| [flow.requester, flow.target].contains(&host));
+        for flow in threads.iter().flat_map(|thread| thread.patience.iter()).filter(is_meant) {
+            report.total += 1;
+            if report.flows.len() < MOST {
+                report.flows.push(judge.of(flow));
+            }
         }
         report
-    }
-
-    /// Keeps the flows of one host.
-    #[must_use]
-    pub fn of_host(mut self, host: IpAddr) -> Self {
-        self.flows.retain(|flow| [flow.requester, flow.target].contains(&host));
-        self
     }
 
     /// Says what the verdicts that were given mean, and what to do.
@@ -294,9 +292,14 @@ mod tests {
         }
     }
 
+    fn report_of(host: Option<IpAddr>, flows: Vec<Patience>, rtt: Option<u64>) -> DoctorReport {
+        let thread = |flow| ShownFlows { patience: [flow].into(), ..ShownFlows::default() };
+        let threads: Vec<_> = flows.into_iter().map(thread).collect();
+        DoctorReport::of(&threads, host, rtt.map(Duration::from_millis), Duration::from_secs(120))
+    }
+
     fn report(flows: Vec<Patience>, rtt: Option<u64>) -> DoctorReport {
-        let threads = flows.into_iter().map(|flow| Arc::from([flow]));
-        DoctorReport::of(threads, rtt.map(Duration::from_millis), Duration::from_secs(120))
+        report_of(None, flows, rtt)
     }
 
     #[test]
@@ -324,7 +327,7 @@ mod tests {
     #[test]
     fn the_report_says_what_to_do() {
         let flows = vec![flow(Some((14, 7)), None), flow(None, Some(134)), flow(None, None)];
-        let report = report(flows, Some(25));
+        let report = report(flows.clone(), Some(25));
         assert_eq!((report.exponent, report.resume_exponent, report.total), (Some(15), 22, 3));
         let shown = report.to_string();
         for piece in [
@@ -337,6 +340,7 @@ mod tests {
         ] {
             assert!(shown.contains(piece), "no {piece} in\n{shown}");
         }
-        assert!(report.of_host([10, 0, 0, 9].into()).flows.is_empty());
+        assert_eq!(report_of(Some([10, 0, 0, 9].into()), flows.clone(), None).total, 0);
+        assert_eq!(report_of(Some([10, 0, 1, 1].into()), flows, None).total, 3);
     }
 }

@@ -1,4 +1,4 @@
-//! A list of flows from a running gateway, or one host's part of it.
+//! Lists of flows from a running gateway, printed.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::args::PeerArgs;
 use super::failure::{Outcome, failed, output_failed};
 use super::runtime;
-use crate::admin;
+use crate::admin::{self, FlowFilter};
 use crate::logs::printable_block;
 
 #[derive(Debug, Args)]
@@ -27,21 +27,18 @@ pub(super) struct ByHostArgs {
 }
 
 impl ByHostArgs {
-    /// Fetches the list from the admin listener's `path` and prints it, for each peer of several.
-    /// `of_host` keeps one host's flows.
-    pub(super) fn show<T>(&self, path: &str, of_host: impl Fn(T, IpAddr) -> T) -> Outcome
+    /// Fetches from the admin listener's `path` what is asked for, and prints it for each peer of
+    /// several.
+    pub(super) fn show<T>(&self, path: &str, filter: FlowFilter) -> Outcome
     where
         T: DeserializeOwned + Serialize + Display,
     {
+        let path = FlowFilter { host: self.host, ..filter }.target(path);
         let runtime = runtime()?;
         let mut lists = Vec::new();
         for admin in self.admin.endpoints(&runtime)? {
-            let text = runtime.block_on(admin::fetch(&admin, path)).map_err(failed)?;
-            let list: T = serde_json::from_str(&text).map_err(failed)?;
-            lists.push(match self.host {
-                Some(host) => of_host(list, host),
-                None => list,
-            });
+            let text = runtime.block_on(admin::fetch(&admin, &path)).map_err(failed)?;
+            lists.push(serde_json::from_str::<T>(&text).map_err(failed)?);
         }
         let shown = match (self.json, lists.as_slice()) {
             (true, [list]) => serde_json::to_string_pretty(list).map_err(failed)? + "\n",

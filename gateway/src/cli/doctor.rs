@@ -4,7 +4,7 @@ use clap::Args;
 
 use super::by_host::ByHostArgs;
 use super::failure::Outcome;
-use crate::admin::DoctorReport;
+use crate::admin::{DoctorReport, FlowFilter};
 
 #[derive(Debug, Args)]
 pub(super) struct DoctorArgs {
@@ -14,6 +14,6 @@ pub(super) struct DoctorArgs {
 
 impl DoctorArgs {
     pub(super) fn run(&self) -> Outcome {
-        self.by_host.show("/doctor", DoctorReport::of_host)
+        self.by_host.show::<DoctorReport>("/doctor", FlowFilter::default())
     }
 }

@@ -4,16 +4,30 @@ use clap::Args;
 
 use super::by_host::ByHostArgs;
 use super::failure::Outcome;
-use crate::admin::FlowList;
+use crate::admin::{FlowFilter, FlowList, State};
 
 #[derive(Debug, Args)]
 pub(super) struct FlowsArgs {
     #[command(flatten)]
     by_host: ByHostArgs,
+    /// Show the flows of this class only
+    #[arg(long, value_name = "NAME", value_parser = class_name)]
+    class: Option<String>,
+    /// Show the flows that stand like this only
+    #[arg(long, value_name = "STATE")]
+    state: Option<State>,
 }
 
 impl FlowsArgs {
     pub(super) fn run(&self) -> Outcome {
-        self.by_host.show("/flows", FlowList::of_host)
+        let filter = FlowFilter { class: self.class.clone(), state: self.state, ..FlowFilter::default() };
+        self.by_host.show::<FlowList>("/flows", filter)
+    }
+}
+
+fn class_name(text: &str) -> Result<String, String> {
+    match config::is_class_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("not the name of a class".to_owned()),
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
 use session::message::{Direction, MAX_PAIRINGS, Pairing};
-use splice::{FlowSide, Gateway, Patience, StaleFlow};
+use splice::{FlowSide, Gateway, StaleFlow};
 use tokio::sync::watch;
 
 use crate::cells::Cells;
@@ -14,7 +14,7 @@ use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
 use crate::recorder::Recorder;
 use crate::steering::Part;
-use crate::telemetry::{self, ClassSnapshot, FailureSender, Snapshot, Telemetry};
+use crate::telemetry::{self, ClassSnapshot, FailureSender, ShownFlows, Snapshot, Telemetry};
 use crate::wan::Bulk;
 
 /// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for
@@ -41,8 +41,8 @@ pub(super) struct Publisher {
 /// are forgotten meanwhile must not be told of, since their queue pairs may be others' by then.
 struct PublishedFlows {
     flows: watch::Sender<Arc<[Pairing]>>,
-    /// How patient requesters are, for `longhaul doctor`.
-    patience: watch::Sender<Arc<[Patience]>>,
+    /// For people.
+    shown: watch::Sender<ShownFlows>,
     next: Instant,
     /// Flows that wait for a session to go on.
     waiting: usize,
@@ -68,7 +68,7 @@ impl Publisher {
             recorder: Arc::clone(recorder),
             cells: Arc::clone(&nothing.cells),
             restarted: Vec::new(),
-            shown: PublishedFlows::new(flows, telemetry.patience_of_thread(), Instant::now()),
+            shown: PublishedFlows::new(flows, telemetry.flows_of_thread(), Instant::now()),
             failures: telemetry.failures().sender(),
             sightings: watch::Sender::new(nothing),
         }
@@ -122,12 +122,8 @@ impl Observer for Publisher {
 }
 
 impl PublishedFlows {
-    fn new(
-        flows: watch::Sender<Arc<[Pairing]>>,
-        patience: watch::Sender<Arc<[Patience]>>,
-        now: Instant,
-    ) -> Self {
-        Self { flows, patience, next: now, waiting: 0 }
+    fn new(flows: watch::Sender<Arc<[Pairing]>>, shown: watch::Sender<ShownFlows>, now: Instant) -> Self {
+        Self { flows, shown, next: now, waiting: 0 }
     }
 
     fn renew(&mut self, core: &Gateway, now: Instant) {
@@ -141,14 +137,18 @@ impl PublishedFlows {
             self.waiting = core.waiting_flows();
         }
         let flows = to_tell(core.remembered());
-        let patience: Arc<[Patience]> = core.patience().take(MAX_PAIRINGS).collect();
-        let count = u32::try_from(flows.len().max(patience.len())).unwrap_or(u32::MAX);
+        let shown = ShownFlows {
+            policy: Some(Arc::clone(core.policy())),
+            flows: core.reports().take(MAX_PAIRINGS).collect(),
+            patience: core.patience().take(MAX_PAIRINGS).collect(),
+        };
+        let count = u32::try_from(flows.len().max(shown.flows.len())).unwrap_or(u32::MAX);
         self.next = now + Duration::from_secs(1) * count / SHOW_FLOWS_PER_SECOND;
         if !flows.is_empty() || !self.flows.borrow().is_empty() {
             self.flows.send_replace(flows);
         }
-        if !patience.is_empty() || !self.patience.borrow().is_empty() {
-            self.patience.send_replace(patience);
+        if !shown.flows.is_empty() || !self.shown.borrow().flows.is_empty() {
+            self.shown.send_replace(shown);
         }
     }
 }
@@ -193,7 +193,7 @@ pub(super) fn from_wire(pairing: &Pairing) -> Option<StaleFlow> {
 mod tests {
     use roce::ip::Datagram;
     use roce::wire::{Bth, Ext, Opcode, Repr};
-    use splice::{Arrival, Ecn, LaneId, SessionEnd, Settings};
+    use splice::{Arrival, Ecn, FlowState, LaneId, SessionEnd, Settings};
 
     use super::*;
 
@@ -233,14 +233,16 @@ mod tests {
         let request = Datagram { addressing: req.addressing, transport: &bytes[..repr.buffer_len()] };
         core.handle_lan(&request, now);
 
-        let (flows, patience) = (watch::channel(Arc::from([])).0, watch::channel(Arc::from([])).0);
-        let mut shown = PublishedFlows::new(flows, patience, now);
+        let (flows, people) = (watch::channel(Arc::from([])).0, watch::channel(ShownFlows::default()).0);
+        let mut shown = PublishedFlows::new(flows, people, now);
         shown.renew(&core, now);
         assert_eq!(shown.flows.borrow().len(), 1);
         // As the REQ and its REP have it; what is sent is this gateway's to wait for.
-        let patience = Arc::clone(&shown.patience.borrow());
-        let [patience] = &*patience else { panic!("one flow: {patience:?}") };
+        let people = shown.shown.borrow().clone();
+        let [patience] = &*people.patience else { panic!("one flow: {people:?}") };
         assert!(patience.terms.is_some_and(|terms| terms.retries == 7), "{patience:?}");
+        let [flow] = &*people.flows else { panic!("one flow: {people:?}") };
+        assert_eq!((flow.class, flow.state), (0, FlowState::Active));
         core.session_down(SessionEnd::Lost, now);
         // As a worker does after whatever comes: flows are served then, and their timers armed.
         while core.poll_lan(now, &mut out).is_some() {}

@@ -198,8 +198,9 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, view: &View, room: usize) {
 
 fn flow(flow: &Flow) -> Line<'static> {
     let qpn = flow.requester_qpn.map_or_else(|| "?".to_owned(), |qpn| format!("{qpn:#x}"));
-    let Flow { side, requester, target, target_qpn, .. } = flow;
-    Line::raw(format!("  {side:<6} {requester} {qpn} > {target} {target_qpn:#x}"))
+    let Flow { side, requester, target, target_qpn, class, state, .. } = flow;
+    let state = state.text();
+    Line::raw(format!("  {side:<4} {state:<9} {requester} {qpn} > {target} {target_qpn:#x}  {class}"))
 }
 
 fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View) {

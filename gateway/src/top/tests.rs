@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::admin::{
     BackPressure, Buffers, ChoiceStatus, ClassStatus, Flow, Flows, LanMistakes, LaneState, LaneStatus,
-    PathStatus, PolicyStatus, Rates, SessionStatus,
+    PathStatus, PolicyStatus, Rates, SessionStatus, State,
 };
 
 /// Shows the picture in the guide, too.
@@ -126,6 +126,8 @@ fn view() -> View {
         requester_qpn,
         target: host(1, number),
         target_qpn: 0x20 + u32::from(number),
+        class: if number == 2 { "bulk" } else { "default" }.to_owned(),
+        state: if number == 2 { State::Active } else { State::Idle },
     };
     let event = |number, kind: &str, text: &str| Event {
         peer: None,

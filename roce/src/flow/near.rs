@@ -499,6 +499,12 @@ impl Near {
         }
     }
 
+    /// Returns true if its requester is slowed down or refused for want of room.
+    #[must_use]
+    pub fn waits_for_room(&self) -> bool {
+        !self.writable && (self.is_refused() || !self.is_idle())
+    }
+
     /// When to call [`Near::handle_timeout`]; `None`: no timer.
     pub fn next_timeout(&self) -> Option<Instant> {
         let replays = self.replay_expiry();

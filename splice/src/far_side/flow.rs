@@ -17,6 +17,7 @@ use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::failures::{By, FlowFailure};
+use crate::flow_report::{FlowReport, FlowState};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
 use crate::short::Headers;
@@ -166,6 +167,29 @@ impl FarFlow {
             _ => self.asked,
         };
         self.class_of(size, classes)
+    }
+
+    /// The flow as it stands, with a session or while it waits for the next one.
+    pub(super) fn report(&self, classes: &Classes, is_parked: bool) -> FlowReport {
+        let FlowKey { requester, target, target_qpn } = self.key();
+        let mut choice = self.choice;
+        let traffic = || traffic(&self.addressing, self.target_qpn.get());
+        let state = match () {
+            () if self.far.is_ending() || self.orphaned => FlowState::Failed,
+            () if is_parked => FlowState::Waiting,
+            () if self.withheld.is_any() => FlowState::HeldBack,
+            () if self.is_idle() => FlowState::Idle,
+            () => FlowState::Active,
+        };
+        FlowReport {
+            side: FlowSide::Far,
+            requester,
+            requester_qpn: self.requester_qpn,
+            target,
+            target_qpn,
+            class: classes.choose(&mut choice, traffic, self.asked),
+            state,
+        }
     }
 
     pub(super) fn remembered(&self) -> Option<StaleFlow> {

@@ -10,6 +10,7 @@ use transport::{ClassStats, PathStats};
 
 use super::Gateway;
 use crate::failures::FlowFailure;
+use crate::flow_report::FlowReport;
 use crate::near_side::Patience;
 use crate::stats::Stats;
 
@@ -88,6 +89,13 @@ impl Gateway {
     /// How patient the requester of each flow from the LAN is.
     pub fn patience(&self) -> impl Iterator<Item = Patience> + '_ {
         self.near.patience(&self.common.pairings)
+    }
+
+    /// Each half of a flow that is here, as it stands. Those whose session ended are not among
+    /// them.
+    pub fn reports(&self) -> impl Iterator<Item = FlowReport> + '_ {
+        let (classes, is_parked) = (&self.common.classes, self.is_parked());
+        self.near.reports(classes, is_parked).chain(self.far.reports(classes, is_parked))
     }
 
     /// Each class's streams, in the policy's order.

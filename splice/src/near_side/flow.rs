@@ -14,6 +14,7 @@ use crate::classes::{Classes, traffic};
 use crate::congestion::unmarked;
 use crate::context::Context;
 use crate::failures::{By, FlowFailure};
+use crate::flow_report::{FlowReport, FlowState};
 use crate::piggybacked_acks::Connection;
 use crate::record::{Head, MAX_HEAD, Reason};
 use crate::stale_flows::{FlowSide, StaleFlow};
@@ -81,6 +82,30 @@ impl NearFlow {
             src_port: self.addressing.src_port,
             side: FlowSide::Near,
         })
+    }
+
+    /// The flow as it stands, with a session or while it waits for the next one.
+    pub(super) fn report(&self, classes: &Classes, is_parked: bool) -> FlowReport {
+        let FlowKey { requester, target, target_qpn } = self.key();
+        let mut choice = self.choice;
+        let traffic = || traffic(&self.addressing, self.target_qpn.get());
+        let near = &self.near;
+        let state = match () {
+            () if near.is_failed() => FlowState::Failed,
+            () if is_parked => FlowState::Waiting,
+            () if near.waits_for_room() => FlowState::HeldBack,
+            () if near.is_idle() => FlowState::Idle,
+            () => FlowState::Active,
+        };
+        FlowReport {
+            side: FlowSide::Near,
+            requester,
+            requester_qpn: self.requester_qpn,
+            target,
+            target_qpn,
+            class: classes.choose(&mut choice, traffic, self.demand.judged.into()),
+            state,
+        }
     }
 
     /// Before a message of the class, which begins with this packet: what this end of the

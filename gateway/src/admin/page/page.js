@@ -133,10 +133,11 @@ function showFlows(status, answer) {
   at("flow-counts").textContent =
     `${flows.near} near, ${flows.far} far, ${flows.unpaired} unpaired; ${flows.opened} opened, ${flows.failed} failed`;
   const number = (qpn) => (qpn === null || qpn === undefined ? "?" : `0x${qpn.toString(16)}`);
-  const rows = answer.flows.slice(0, SHOWN_FLOWS).map((flow) =>
-    [flow.side, flow.requester, number(flow.requester_qpn), flow.target, number(flow.target_qpn)]);
+  const rows = answer.flows.map((flow) =>
+    [flow.side, flow.requester, number(flow.requester_qpn), flow.target, number(flow.target_qpn),
+      flow.state.replace("_", " "), flow.class]);
   const more = answer.total - rows.length;
-  table("flows", ["side", "requester", "queue pair", "target", "queue pair"], rows);
+  table("flows", ["side", "requester", "queue pair", "target", "queue pair", "state", "class"], rows);
   if (more > 0) at("flow-counts").textContent += `; ${more} more than shown`;
 }
 
@@ -177,7 +178,7 @@ async function get(path) {
 async function show() {
   try {
     const status = await get(`status${about}`);
-    const flows = await get(`flows${about}`);
+    const flows = await get(`flows${about}${about ? "&" : "?"}most=${SHOWN_FLOWS}`);
     let news = await get(`events?from=${next}`);
     if (news.next < next) {
       next = 0;
