@@ -2,7 +2,7 @@
 //!
 //! Each also stands in the log, in a line of its own.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -12,10 +12,100 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Events kept; the oldest make room.
+/// Events kept; for one more, the oldest goes of those that there are most of.
 const KEPT: usize = 1024;
 /// Characters of an event's text; what is longer is cut.
 const LONGEST: usize = 400;
+
+/// Each kind of event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// The gateway has started.
+    Started,
+    /// There is a session.
+    SessionUp,
+    /// There is none any more.
+    SessionLost,
+    /// The data path of a session has changed.
+    DataPath,
+    /// The own address and a route to the peer are there again.
+    WanUp,
+    /// One of them is not.
+    WanDown,
+    /// The LAN interface is usable again.
+    LanUp,
+    /// It is not.
+    LanDown,
+    /// Hosts send what cannot cross.
+    LanMistake,
+    /// Rules against forwarding were missing, and are back.
+    GuardRestored,
+    /// A policy was adopted or refused.
+    Policy,
+    /// So were certificates, keys or revocations.
+    Identity,
+    /// A certificate expires soon.
+    Expiry,
+    /// Somebody was refused who may be a thief.
+    Impostor,
+    /// A flow has begun.
+    FlowOpened,
+    /// A flow has ended in an error.
+    FlowFailed,
+    /// Hosts offer more than the link carries.
+    PressureBegan,
+    /// They do no longer.
+    PressureEnded,
+}
+
+impl EventKind {
+    /// All of them, as the documentation has them.
+    pub const ALL: [Self; 18] = [
+        Self::Started,
+        Self::SessionUp,
+        Self::SessionLost,
+        Self::DataPath,
+        Self::FlowOpened,
+        Self::FlowFailed,
+        Self::PressureBegan,
+        Self::PressureEnded,
+        Self::WanDown,
+        Self::WanUp,
+        Self::LanDown,
+        Self::LanUp,
+        Self::LanMistake,
+        Self::GuardRestored,
+        Self::Policy,
+        Self::Identity,
+        Self::Expiry,
+        Self::Impostor,
+    ];
+
+    /// As events have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::SessionUp => "session_up",
+            Self::SessionLost => "session_lost",
+            Self::DataPath => "data_path",
+            Self::WanUp => "wan_up",
+            Self::WanDown => "wan_down",
+            Self::LanUp => "lan_up",
+            Self::LanDown => "lan_down",
+            Self::LanMistake => "lan_mistake",
+            Self::GuardRestored => "guard_restored",
+            Self::Policy => "policy",
+            Self::Identity => "identity",
+            Self::Expiry => "expiry",
+            Self::Impostor => "impostor",
+            Self::FlowOpened => "flow_opened",
+            Self::FlowFailed => "flow_failed",
+            Self::PressureBegan => "pressure_began",
+            Self::PressureEnded => "pressure_ended",
+        }
+    }
+}
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,7 +114,7 @@ pub struct Event {
     pub number: u64,
     /// RFC 3339, UTC.
     pub time: String,
-    /// One of a few words: "session_up".
+    /// The name of a [`EventKind`]: "session_up".
     pub kind: String,
     /// The peer that it is about, where a gateway has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +144,10 @@ pub struct Events {
     pub events: Vec<Event>,
 }
 
-/// A ring of the last events, which those of all peers go to. Bound: 1024.
+/// The last events, which those of all peers go to. Bound: 1024.
+///
+/// Kinds have shares: for one more event, the oldest goes of the kind and peer that have most. So
+/// flows that open, or a peer that comes and goes, push out nothing but their own.
 #[derive(Debug, Default)]
 pub struct EventLog {
     ring: Arc<Mutex<Ring>>,
@@ -66,6 +159,39 @@ pub struct EventLog {
 struct Ring {
     events: VecDeque<Event>,
     next: u64,
+    /// How many of each kind and peer are kept.
+    counts: BTreeMap<Share, usize>,
+}
+
+/// The kind of an event, and its peer.
+type Share = (String, Option<String>);
+
+impl Ring {
+    fn push(&mut self, event: Event) {
+        if self.events.len() >= KEPT {
+            self.make_room(share(&event));
+        }
+        *self.counts.entry(share(&event)).or_default() += 1;
+        self.events.push_back(event);
+        self.next += 1;
+    }
+
+    /// `coming`: what for.
+    fn make_room(&mut self, coming: Share) {
+        let with_it = |share: &Share, count: usize| (count + usize::from(*share == coming), *share == coming);
+        let most = self.counts.iter().max_by_key(|(share, count)| with_it(share, **count));
+        let Some(largest) = most.map(|(share, _)| share.clone()) else { return };
+        let Some(oldest) = self.events.iter().position(|event| share(event) == largest) else { return };
+        self.events.remove(oldest);
+        if let Some(count) = self.counts.get_mut(&largest) {
+            *count -= 1;
+        }
+        self.counts.retain(|_, count| *count > 0);
+    }
+}
+
+fn share(event: &Event) -> Share {
+    (event.kind.clone(), event.peer.clone())
 }
 
 impl EventLog {
@@ -76,11 +202,11 @@ impl EventLog {
     }
 
     /// Keeps an event. Control characters in the text are escaped.
-    pub fn push(&self, kind: &str, text: &str) {
+    pub fn push(&self, kind: EventKind, text: &str) {
         self.push_at(SystemTime::now(), kind, text);
     }
 
-    fn push_at(&self, time: SystemTime, kind: &str, text: &str) {
+    fn push_at(&self, time: SystemTime, kind: EventKind, text: &str) {
         let time = OffsetDateTime::from(time).replace_nanosecond(0).map(|time| time.format(&Rfc3339));
         let text = crate::logs::printable(text).chars().take(LONGEST).collect();
         let mut ring = self.ring();
@@ -88,26 +214,22 @@ impl EventLog {
             number: ring.next,
             // Years beyond 9999 have no such form.
             time: time.ok().and_then(Result::ok).unwrap_or_default(),
-            kind: kind.to_owned(),
+            kind: kind.name().to_owned(),
             peer: self.peer.clone(),
             text,
         };
-        if ring.events.len() >= KEPT {
-            ring.events.pop_front();
-        }
-        ring.events.push_back(event);
-        ring.next += 1;
+        ring.push(event);
     }
 
     /// Returns those from a number on that are kept.
     pub fn since(&self, from: u64) -> Events {
         let ring = self.ring();
-        let oldest = ring.next - ring.events.len() as u64;
-        let skip = usize::try_from(from.saturating_sub(oldest)).unwrap_or(usize::MAX);
+        let skip = ring.events.partition_point(|event| event.number < from);
+        let events: Vec<_> = ring.events.iter().skip(skip).cloned().collect();
         Events {
             next: ring.next,
-            gone: oldest.saturating_sub(from),
-            events: ring.events.iter().skip(skip).cloned().collect(),
+            gone: ring.next.saturating_sub(from).saturating_sub(events.len() as u64),
+            events,
         }
     }
 
@@ -123,13 +245,23 @@ mod tests {
 
     use super::*;
 
+    /// `docs/operate.md` has a line for each.
+    #[test]
+    fn every_kind_is_documented() {
+        let guide = include_str!("../../docs/operate.md");
+        let (_, table) = guide.split_once("| event | it says |\n|---|---|\n").unwrap();
+        let (table, _) = table.split_once("\n\n").unwrap();
+        let told: Vec<_> = table.split('`').skip(1).step_by(2).filter(|word| !word.contains(' ')).collect();
+        assert_eq!(told, EventKind::ALL.map(EventKind::name));
+    }
+
     #[test]
     fn events_about_several_peers_are_in_one_row() {
         let log = EventLog::default();
         let [b, c] = ["b", "c"].map(|peer| log.about(peer));
-        b.push("session_up", "one");
-        c.push("session_up", "two");
-        log.push("started", "three");
+        b.push(EventKind::SessionUp, "one");
+        c.push(EventKind::SessionUp, "two");
+        log.push(EventKind::Started, "three");
         let events = log.since(0).events;
         let seen: Vec<_> = events.iter().map(|event| (event.number, event.peer.as_deref())).collect();
         assert_eq!(seen, [(0, Some("b")), (1, Some("c")), (2, None)]);
@@ -141,7 +273,7 @@ mod tests {
         let log = EventLog::default();
         assert_eq!(log.since(0), Events::default());
         for number in 0..KEPT + 10 {
-            log.push("session_up", &number.to_string());
+            log.push(EventKind::SessionUp, &number.to_string());
         }
         let all = log.since(0);
         assert_eq!((all.events.len(), all.gone, all.next), (KEPT, 10, KEPT as u64 + 10));
@@ -152,10 +284,40 @@ mod tests {
     }
 
     #[test]
+    fn no_kind_and_no_peer_pushes_out_anothers_events() {
+        let log = EventLog::default();
+        let [b, c] = ["b", "c"].map(|peer| log.about(peer));
+        for number in 0..100 {
+            log.push(EventKind::FlowFailed, &number.to_string());
+            c.push(EventKind::SessionLost, &number.to_string());
+        }
+        for _ in 0..10 * KEPT {
+            log.push(EventKind::FlowOpened, "");
+            b.push(EventKind::SessionLost, "");
+        }
+        let all = log.since(0);
+        let of = |kind: &str, peer: Option<&str>| {
+            let kept = all.events.iter().filter(|event| event.kind == kind && event.peer.as_deref() == peer);
+            kept.count()
+        };
+        assert_eq!((of("flow_failed", None), of("session_lost", Some("c"))), (100, 100));
+        assert_eq!((of("flow_opened", None), of("session_lost", Some("b"))), (412, 412));
+        assert_eq!((all.events.len(), all.next), (KEPT, 200 + 20 * KEPT as u64));
+        assert_eq!(all.gone, all.next - KEPT as u64);
+        assert!(all.events.is_sorted_by_key(|event| event.number));
+        // One kind alone has all the room there is, and leaves it to others again.
+        (0..2 * KEPT).for_each(|_| log.push(EventKind::Policy, ""));
+        let policies = log.since(0).events.into_iter().filter(|event| event.kind == "policy").count();
+        assert!((KEPT / 4..KEPT - 200).contains(&policies), "{policies}");
+        let from = log.since(0).events[5].number;
+        assert_eq!(log.since(from).events[0].number, from);
+    }
+
+    #[test]
     fn a_text_is_one_line_and_no_longer_than_it_may_be() {
         let log = EventLog::default();
-        log.push_at(UNIX_EPOCH + Duration::from_secs(1_700_000_000), "flow_failed", "a\nb\u{1b}[2J");
-        log.push("flow_failed", &"x".repeat(10_000));
+        log.push_at(UNIX_EPOCH + Duration::from_secs(1_700_000_000), EventKind::FlowFailed, "a\nb\u{1b}[2J");
+        log.push(EventKind::FlowFailed, &"x".repeat(10_000));
         let events = log.since(0).events;
         assert_eq!(events[0].to_string(), "2023-11-14T22:13:20Z flow_failed    a\\nb\\u{1b}[2J");
         assert_eq!(events[1].text.len(), LONGEST);

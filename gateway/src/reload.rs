@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::admin::Admin;
 use crate::cells::Cells;
+use crate::events::EventKind;
 use crate::renewal::Renewal;
 use crate::requests::Answer;
 use crate::telemetry::Telemetry;
@@ -91,7 +92,9 @@ impl Reloader {
             ..self.answer(warnings)
         };
         let (generation, changes) = (answer.generation, answer.differences.len());
-        self.telemetry.events().push("policy", &format!("generation {generation}, {changes} changes"));
+        self.telemetry
+            .events()
+            .push(EventKind::Policy, &format!("generation {generation}, {changes} changes"));
         info!(generation, changes, "the policy file was read again");
         for difference in &answer.differences {
             info!("policy: {difference}");
@@ -127,7 +130,7 @@ impl Reloader {
 
     fn refuse(&self, line: &str, text: String) -> Answer {
         self.telemetry.policy_refused();
-        self.telemetry.events().push("policy", &format!("refused: {line}"));
+        self.telemetry.events().push(EventKind::Policy, &format!("refused: {line}"));
         warn!("the policy file is refused, and the former policy stays: {line}");
         self.answer(text)
     }

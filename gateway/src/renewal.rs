@@ -17,6 +17,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use crate::events::EventKind;
 use crate::telemetry::{Telemetry, Validity};
 use files::Found;
 
@@ -147,7 +148,7 @@ impl Renewal {
         (self.seen, self.refused) = (None, None);
         for change in &changes {
             info!("identity: {change}");
-            self.telemetry.events().push("identity", change);
+            self.telemetry.events().push(EventKind::Identity, change);
         }
         Ok(changes)
     }
@@ -195,7 +196,7 @@ impl Renewal {
             && self.refused.replace(stamp.clone()) != Some(stamp)
         {
             warn!("the files of the identity have changed, and the former identity stays: {why}");
-            self.telemetry.events().push("identity", &format!("refused: {why}"));
+            self.telemetry.events().push(EventKind::Identity, &format!("refused: {why}"));
         }
     }
 }

@@ -43,7 +43,7 @@ use workers::{PeerResources, Threads, WorkerResources};
 use crate::admin::{Admin, Doors, Serving};
 use crate::cells::Cells;
 use crate::choose::PathSnapshot;
-use crate::events::EventLog;
+use crate::events::{EventKind, EventLog};
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
@@ -233,7 +233,7 @@ fn tell_start(gateway: &config::Gateway, telemetries: &[Arc<Telemetry>], notifie
     let names: Vec<&str> = gateway.peers().map(|peer| peer.name.as_str()).collect();
     let peer = names.join(", ");
     if let Some(telemetry) = telemetries.first() {
-        telemetry.events().push("started", &format!("version {version}"));
+        telemetry.events().push(EventKind::Started, &format!("version {version}"));
     }
     info!(version, site = gateway.site.name, peer, "gateway started");
     notifier.status(&format!("running: site {}, peer {peer}", gateway.site.name));

@@ -13,8 +13,8 @@ mod collect;
 #[cfg(test)]
 mod dashboard;
 mod export;
-mod failures;
 mod histogram;
+mod news;
 mod shown;
 mod table;
 mod times;
@@ -25,6 +25,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::UnixTime;
 use session::control::Refusals;
+use splice::{FlowFailure, FlowOpening};
 use tokio::sync::watch;
 
 use crate::choose::Choice;
@@ -33,7 +34,7 @@ use crate::liveness::{DataPath, Facts, Liveness, Way};
 use crate::logs::{self, printable};
 
 pub use export::Exporter;
-pub use failures::{FailureQueue, FailureSender};
+pub use news::{NewsQueue, NewsSender};
 pub use shown::ShownFlows;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Snapshot, Unit, WorkerCounters};
 
@@ -62,7 +63,8 @@ pub struct Telemetry {
     choices: Mutex<Vec<Choice>>,
     policy: Mutex<PolicyInfo>,
     events: EventLog,
-    failures: FailureQueue,
+    failures: NewsQueue<FlowFailure>,
+    openings: NewsQueue<FlowOpening>,
     liveness: Mutex<Liveness>,
     /// Seconds since 1970 for each [`Validity`]; 0: unknown.
     expiries: [AtomicU64; Validity::ALL.len()],
@@ -169,7 +171,8 @@ impl Telemetry {
             choices: Mutex::default(),
             policy: Mutex::new(PolicyInfo { generation: 1, loaded: SystemTime::now(), refused: 0 }),
             events: EventLog::default(),
-            failures: FailureQueue::default(),
+            failures: NewsQueue::default(),
+            openings: NewsQueue::default(),
             liveness: Mutex::new(Liveness::new(PATIENCE)),
             expiries: Default::default(),
             limits: Limits::default(),
@@ -219,8 +222,13 @@ impl Telemetry {
     }
 
     /// Returns the queue of flows that have ended in an error.
-    pub fn failures(&self) -> &FailureQueue {
+    pub fn failures(&self) -> &NewsQueue<FlowFailure> {
         &self.failures
+    }
+
+    /// Returns the queue of flows that have been opened.
+    pub fn openings(&self) -> &NewsQueue<FlowOpening> {
+        &self.openings
     }
 
     /// Returns how the ways of the data path were judged last.

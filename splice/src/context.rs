@@ -9,8 +9,10 @@ use transport::{Senders, Urgency};
 use crate::Settings;
 use crate::carriage::{Came, Carriage};
 use crate::classes::Classes;
-use crate::failures::{Failures, FlowFailure};
+use crate::failures::FlowFailure;
+use crate::kept::Kept;
 use crate::lan_queue::LanQueue;
+use crate::openings::FlowOpening;
 use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
@@ -33,7 +35,8 @@ pub(crate) struct Common {
     pub(crate) stale_flows: StaleFlows,
     pub(crate) answers: PiggybackedAcks,
     pub(crate) carriage: Carriage,
-    pub(crate) failures: Failures,
+    pub(crate) failures: Kept<FlowFailure>,
+    pub(crate) openings: Kept<FlowOpening>,
     pub(crate) stats: Stats,
 }
 
@@ -51,6 +54,7 @@ impl Common {
             answers: &mut self.answers,
             came: &mut self.carriage.came,
             failures: &mut self.failures,
+            openings: &mut self.openings,
             stats: &mut self.stats,
             now,
         }
@@ -68,7 +72,8 @@ pub(crate) struct Context<'a> {
     pub(crate) stale_flows: &'a mut StaleFlows,
     pub(crate) answers: &'a mut PiggybackedAcks,
     pub(crate) came: &'a mut Came,
-    pub(crate) failures: &'a mut Failures,
+    pub(crate) failures: &'a mut Kept<FlowFailure>,
+    pub(crate) openings: &'a mut Kept<FlowOpening>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

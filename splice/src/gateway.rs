@@ -17,10 +17,10 @@ use crate::Settings;
 use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Common;
-use crate::failures::Failures;
 use crate::far_side::FarSide;
 use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
+use crate::kept::Kept;
 use crate::lan_queue::{LanQueue, Waiting};
 use crate::near_side::{NearSide, SILENCE};
 use crate::ordered::{Numbering, Ordering};
@@ -98,7 +98,8 @@ impl Gateway {
                 stale_flows: StaleFlows::new(settings.flows),
                 answers: PiggybackedAcks::new(),
                 carriage: Carriage::new(),
-                failures: Failures::new(),
+                failures: Kept::new(),
+                openings: Kept::new(),
                 stats: Stats::default(),
                 settings,
             },

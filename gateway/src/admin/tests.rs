@@ -507,8 +507,10 @@ async fn a_browser_shows_the_page() {
             sleep(Duration::from_millis(100)).await;
         }
     });
-    telemetry.events().push("session_up", "with b");
-    telemetry.events().push("flow_failed", "<img src=x onerror=document.title='taken'>");
+    telemetry.events().push(crate::events::EventKind::SessionUp, "with b");
+    telemetry
+        .events()
+        .push(crate::events::EventKind::FlowFailed, "<img src=x onerror=document.title='taken'>");
     let address = listening(&admin).await;
     // Two of the listener's samples, for there to be rates.
     sleep(Duration::from_millis(2100)).await;

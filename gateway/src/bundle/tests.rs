@@ -49,9 +49,9 @@ async fn an_archive_of_a_running_gateway_has_all_and_no_key() {
     fs::write(at("policy.toml"), "[[class]]\nname = \"default\"\nscheme = \"sr\"\n").unwrap();
 
     let (admin, telemetry) = crate::admin::tests::admin(std::time::Instant::now());
-    telemetry.events().push("started", "version 1");
+    telemetry.events().push(crate::events::EventKind::Started, "version 1");
     // Nor if it came by the gateway itself.
-    telemetry.events().push("odd", key.lines().nth(1).unwrap());
+    telemetry.events().push(crate::events::EventKind::Identity, key.lines().nth(1).unwrap());
     let endpoint = Endpoint::from(crate::admin::tests::listening(&admin).await);
     let bundle = Bundle::collect(Some(&at("a.toml")), &endpoint).await;
     let entries = written(&bundle);

@@ -7,6 +7,7 @@ use session::identity::Date;
 use tracing::warn;
 
 use super::SOON;
+use crate::events::EventKind;
 use crate::telemetry::{Telemetry, Validity};
 
 /// Between two warnings of one certificate.
@@ -32,7 +33,7 @@ impl Outlook {
     pub fn tell(&mut self, telemetry: &Telemetry, gateway: &config::Gateway) {
         for text in self.due(telemetry, gateway, UnixTime::now()) {
             warn!("{text}");
-            telemetry.events().push("expiry", &text);
+            telemetry.events().push(EventKind::Expiry, &text);
         }
     }
 

@@ -5,6 +5,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::PART;
+use crate::events::EventKind;
 use crate::lan::guard::{Guard, GuardError};
 use crate::telemetry::Telemetry;
 
@@ -57,7 +58,9 @@ fn tell(restored: Result<u64, GuardError>, telemetry: &Telemetry) {
         Ok(0) => {}
         Ok(rules) => {
             telemetry.guard_restored(rules);
-            telemetry.events().push("guard_restored", &format!("rules missing, and put back: {rules}"));
+            telemetry
+                .events()
+                .push(EventKind::GuardRestored, &format!("rules missing, and put back: {rules}"));
             warn!(rules, "rules that keep the kernel from forwarding RoCE were missing, and are back");
         }
         Err(error) => {

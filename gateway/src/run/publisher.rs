@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
 use session::message::{Direction, MAX_PAIRINGS, Pairing};
-use splice::{FlowSide, Gateway, StaleFlow};
+use splice::{FlowFailure, FlowOpening, FlowSide, Gateway, StaleFlow};
 use tokio::sync::watch;
 
 use crate::cells::Cells;
@@ -14,7 +14,7 @@ use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
 use crate::recorder::Recorder;
 use crate::steering::Part;
-use crate::telemetry::{self, ClassSnapshot, FailureSender, ShownFlows, Snapshot, Telemetry};
+use crate::telemetry::{self, ClassSnapshot, NewsSender, ShownFlows, Snapshot, Telemetry};
 use crate::wan::Bulk;
 
 /// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for
@@ -32,7 +32,8 @@ pub(super) struct Publisher {
     restarted: Vec<usize>,
     shown: PublishedFlows,
     /// For the log and the events.
-    failures: FailureSender,
+    failures: NewsSender<FlowFailure>,
+    openings: NewsSender<FlowOpening>,
     /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
     sightings: watch::Sender<PathSnapshot>,
 }
@@ -70,6 +71,7 @@ impl Publisher {
             restarted: Vec::new(),
             shown: PublishedFlows::new(flows, telemetry.flows_of_thread(), Instant::now()),
             failures: telemetry.failures().sender(),
+            openings: telemetry.openings().sender(),
             sightings: watch::Sender::new(nothing),
         }
     }
@@ -113,6 +115,8 @@ impl Observer for Publisher {
         self.shown.renew(core, now);
         let missed = core.take_failures(&mut |failure| self.failures.send(failure));
         self.failures.miss(missed);
+        let missed = core.take_openings(&mut |opening| self.openings.send(opening));
+        self.openings.miss(missed);
     }
 
     fn reclassify(&mut self, cells: Arc<Cells>) {

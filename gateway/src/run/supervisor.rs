@@ -17,6 +17,7 @@ use super::telling::Telling;
 use super::workers::Workers;
 use super::{RunError, Towards};
 use crate::admin::Admin;
+use crate::events::EventKind;
 use crate::logs::printable;
 use crate::reload::{Reloader, reload_all};
 use crate::renewal::{Renewal, Stamp};
@@ -184,7 +185,7 @@ async fn handle_event(
                 if peer.build.is_empty() { "unknown" } else { &peer.build },
                 peer.certificate.as_ref().map_or_else(|| "unknown".to_owned(), ToString::to_string)
             );
-            telemetry.events().push("session_up", &text);
+            telemetry.events().push(EventKind::SessionUp, &text);
             let flows: usize = workers.up(*session).all().await.iter().sum();
             if resumes {
                 info!(peer = site, flows, "the session goes on; so many flows waited for it");
@@ -197,7 +198,9 @@ async fn handle_event(
             let patience = (!is_over).then_some(dead_after);
             let (known, waiting) = workers.lost(patience).await;
             warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
-            telemetry.events().push("session_lost", &format!("{why}; {waiting} flows wait for it to go on"));
+            telemetry
+                .events()
+                .push(EventKind::SessionLost, &format!("{why}; {waiting} flows wait for it to go on"));
             telemetry.session(SessionState::Lost, Some(why), Instant::now());
             for (flows, known) in flows.iter().zip(known) {
                 flows.send_replace(known);
@@ -206,7 +209,7 @@ async fn handle_event(
         Event::Down(reason) => {
             let why = printable(&reason.to_string());
             let open: u64 = telemetry.snapshot(Instant::now()).flows.iter().sum();
-            telemetry.events().push("session_lost", &format!("{why}; {open} flows were open"));
+            telemetry.events().push(EventKind::SessionLost, &format!("{why}; {open} flows were open"));
             telemetry.session(SessionState::Connecting, Some(why), Instant::now());
             let end = if reason.ends_flows() { SessionEnd::Closed } else { SessionEnd::Lost };
             // Until its flows have ended, no new session may begin. What the plane last showed of

@@ -1,13 +1,15 @@
 //! Says in the log and among the events, once for each change, what the numbers show.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use roce::ip::Reject;
+use roce::wire::Qpn;
 use session::control::{Impostor, Refusal};
-use splice::{By, FlowFailure, FlowSide, LanDrop};
+use splice::{By, FlowFailure, FlowOpening, FlowSide, LanDrop};
 use tracing::{info, warn};
 
+use crate::events::EventKind;
 use crate::telemetry::{Snapshot, Telemetry};
 
 /// Back-pressure has ended when nothing was held back for so long.
@@ -30,6 +32,7 @@ pub(super) struct Telling {
     mistakes: [Mistake; 2],
     /// When an attempt that looks like a thief's was last told.
     impostor: Option<Instant>,
+    openings: Openings,
     /// The peer, in the log of a gateway that has several.
     about: String,
     /// The LAN is told of with one of them.
@@ -47,6 +50,7 @@ impl Telling {
             pressure: Pressure::default(),
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
             impostor: None,
+            openings: Openings::default(),
             about: String::new(),
             tells_lan: true,
         }
@@ -64,6 +68,7 @@ impl Telling {
         self.wan(telemetry);
         self.impostors(telemetry, now);
         self.failures(telemetry);
+        self.openings(telemetry, now);
         let snapshot = telemetry.snapshot(now);
         if self.tells_lan {
             self.lan(telemetry, snapshot.lan_up);
@@ -75,7 +80,7 @@ impl Telling {
         }
         for mistake in &mut self.mistakes {
             if let Some(text) = mistake.observe(&snapshot, now) {
-                telemetry.events().push("lan_mistake", &text);
+                telemetry.events().push(EventKind::LanMistake, &text);
                 warn!("{text}");
             }
         }
@@ -84,12 +89,29 @@ impl Telling {
     /// Tells of the first flows that failed, and how many others did at the same time.
     fn failures(&self, telemetry: &Telemetry) {
         let tell = |text: &str| {
-            telemetry.events().push("flow_failed", text);
+            telemetry.events().push(EventKind::FlowFailed, text);
             warn!("{}flow failed: {text}", self.about);
         };
         let others = telemetry.failures().take(FAILURES, |failure| tell(&describe(&failure)));
         if others > 0 {
             tell(&format!("{others} more at the same time"));
+        }
+    }
+
+    /// Tells of flows that were opened, as many as [`Openings`] lets it.
+    fn openings(&mut self, telemetry: &Telemetry, now: Instant) {
+        let about = &self.about;
+        let tell = |text: &str| {
+            telemetry.events().push(EventKind::FlowOpened, text);
+            info!("{about}flow opened: {text}");
+        };
+        let mut told = 0;
+        let others = telemetry.openings().take(self.openings.left(now), |opening| {
+            told += 1;
+            tell(&beginning(&opening));
+        });
+        if let Some(others) = self.openings.note(told, others, now) {
+            tell(&format!("{others} more"));
         }
     }
 
@@ -108,7 +130,7 @@ impl Telling {
         };
         let text =
             format!("{what}, by {address} and refused; {attempts} such attempts since this was last told");
-        telemetry.events().push("impostor", &text);
+        telemetry.events().push(EventKind::Impostor, &text);
     }
 
     /// The log has a line where it is noticed. `state`: as [`Snapshot::lan_up`] has it.
@@ -122,9 +144,11 @@ impl Telling {
             return;
         }
         match is_up {
-            true => telemetry.events().push("lan_up", "the LAN interface is up, and has a carrier"),
+            true => telemetry.events().push(EventKind::LanUp, "the LAN interface is up, and has a carrier"),
             false => {
-                telemetry.events().push("lan_down", "the LAN interface is gone, down, or without a carrier");
+                telemetry
+                    .events()
+                    .push(EventKind::LanDown, "the LAN interface is gone, down, or without a carrier");
             }
         }
     }
@@ -141,12 +165,12 @@ impl Telling {
             Ok(()) => {
                 telemetry
                     .events()
-                    .push("wan_up", &format!("{} is there, with a route to {peer}", listen.ip()));
+                    .push(EventKind::WanUp, &format!("{} is there, with a route to {peer}", listen.ip()));
                 info!(address = %listen.ip(), %peer, "the way to the peer begins again");
             }
             Err(error) => {
                 let text = format!("no way from {} to {peer}: {error}", listen.ip());
-                telemetry.events().push("wan_down", &text);
+                telemetry.events().push(EventKind::WanDown, &text);
                 warn!("{text}");
             }
         }
@@ -160,30 +184,45 @@ fn way_to(listen: SocketAddr, peer: SocketAddr) -> std::io::Result<()> {
     UdpSocket::bind(local)?.connect(peer)
 }
 
-/// Names both ends of a flow, and why it failed.
-fn describe(failure: &FlowFailure) -> String {
-    let FlowFailure { requester, requester_qpn, target, target_qpn, .. } = failure;
-    let requester_qpn = requester_qpn.map_or_else(|| "?".to_owned(), |qpn| format!("{:#x}", qpn.get()));
-    let end = match failure.side {
+/// Names both ends of a flow that has begun.
+fn beginning(opening: &FlowOpening) -> String {
+    let FlowOpening { requester, requester_qpn, target, target_qpn, .. } = *opening;
+    let end = end(opening.side);
+    format!("{} (the {end} is here)", ends((requester, requester_qpn), (target, target_qpn)))
+}
+
+fn ends(requester: (IpAddr, Option<Qpn>), target: (IpAddr, Qpn)) -> String {
+    let qpn = requester.1.map_or_else(|| "?".to_owned(), |qpn| format!("{:#x}", qpn.get()));
+    format!("{} {qpn} > {} {:#x}", requester.0, target.0, target.1.get())
+}
+
+/// The end of a flow whose half is here.
+fn end(side: FlowSide) -> &'static str {
+    match side {
         FlowSide::Near => "requester",
         FlowSide::Far => "target",
-    };
+    }
+}
+
+/// Names both ends of a flow, and why it failed.
+fn describe(failure: &FlowFailure) -> String {
+    let FlowFailure { requester, requester_qpn, target, target_qpn, .. } = *failure;
+    let end = end(failure.side);
     let by = match failure.by {
         By::Us => "this gateway",
         By::Peer => "the peer",
     };
-    format!(
-        "{requester} {requester_qpn} > {target} {:#x}: {} (the {end} is here, {by} gave it up)",
-        target_qpn.get(),
-        failure.reason.name()
-    )
+    let ends = ends((requester, requester_qpn), (target, target_qpn));
+    format!("{ends}: {} (the {end} is here, {by} gave it up)", failure.reason.name())
 }
 
 /// Says once for each change how the data path stands.
 fn data_path(about: &str, telemetry: &Telemetry, now: Instant) {
     let Some(path) = telemetry.judge_data_path(now) else { return };
     let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
-    telemetry.events().push("data_path", &format!("to the peer {to_peer}, from the peer {from_peer}"));
+    telemetry
+        .events()
+        .push(EventKind::DataPath, &format!("to the peer {to_peer}, from the peer {from_peer}"));
     match path.is_dead() {
         true => warn!(
             to_peer,
@@ -199,6 +238,45 @@ fn held_back(snapshot: &Snapshot) -> u64 {
     let dropped = [LanDrop::NoRoom, LanDrop::Share]
         .map(|drop| snapshot.lan_dropped.get(drop as usize).copied().unwrap_or(0));
     dropped.iter().fold(snapshot.lan_backlog_marked, |sum, count| sum.saturating_add(*count))
+}
+
+/// Bounds what is told of flows that are opened: by and by ten, then one in ten seconds, and the
+/// number of the others in as many.
+#[derive(Debug, Default)]
+struct Openings {
+    told: usize,
+    /// When `told` last fell.
+    fell: Option<Instant>,
+    /// Flows not told of, and when their number was last told.
+    others: u64,
+    counted: Option<Instant>,
+}
+
+impl Openings {
+    const MOST: usize = 10;
+    const EACH: Duration = Duration::from_secs(10);
+
+    /// Returns how many flows may be told of.
+    fn left(&mut self, now: Instant) -> usize {
+        let fell = *self.fell.get_or_insert(now);
+        let passed = now.saturating_duration_since(fell).as_secs() / Self::EACH.as_secs();
+        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
+        self.told = self.told.saturating_sub(passed as usize);
+        self.fell = Some(fell + Self::EACH.saturating_mul(passed));
+        Self::MOST.saturating_sub(self.told)
+    }
+
+    /// So many were told of, and so many were not. Returns the number of the latter, if it is to be
+    /// told now.
+    fn note(&mut self, told: usize, others: u64, now: Instant) -> Option<u64> {
+        self.told += told;
+        self.others = self.others.saturating_add(others);
+        let is_due = self.counted.is_none_or(|at| now.saturating_duration_since(at) >= Self::EACH);
+        (self.others > 0 && is_due).then(|| {
+            self.counted = Some(now);
+            std::mem::take(&mut self.others)
+        })
+    }
 }
 
 /// Judges if hosts offer more than the link carries.
@@ -224,10 +302,10 @@ enum Change {
 }
 
 impl Change {
-    fn kind(&self) -> &'static str {
+    fn kind(&self) -> EventKind {
         match self {
-            Self::Began => "pressure_began",
-            Self::Ended { .. } => "pressure_ended",
+            Self::Began => EventKind::PressureBegan,
+            Self::Ended { .. } => EventKind::PressureEnded,
         }
     }
 
@@ -299,7 +377,6 @@ impl Mistake {
 
 #[cfg(test)]
 mod tests {
-    use roce::wire::Qpn;
     use splice::record::Reason;
 
     use super::*;
@@ -381,6 +458,42 @@ mod tests {
         assert_eq!(events[0].text, told);
         assert_eq!(events.len(), 1 + FAILURES + 1);
         assert_eq!(events.last().map(|event| event.text.as_str()), Some("997 more at the same time"));
+    }
+
+    #[test]
+    fn flows_that_open_are_told_of_at_a_bounded_rate_and_all_are_counted() {
+        let (start, telemetry, mut telling) = silent();
+        let sender = telemetry.openings().sender();
+        let opening = |target_qpn| FlowOpening {
+            side: FlowSide::Far,
+            requester: [10, 0, 0, 1].into(),
+            requester_qpn: None,
+            target: [10, 0, 1, 1].into(),
+            target_qpn: Qpn::new(target_qpn),
+        };
+        sender.send(opening(0x21));
+        telling.look(&telemetry, start);
+        let text = |number: usize| telemetry.events().since(0).events[number].text.clone();
+        assert_eq!(text(0), "10.0.0.1 ? > 10.0.1.1 0x21 (the target is here)");
+        // A storm of ten minutes: 700 a second, of which some do not even get into the queue.
+        for second in 1..=600 {
+            (0..300).for_each(|number| sender.send(opening(number)));
+            sender.miss(400);
+            telling.look(&telemetry, at(start, second));
+        }
+        telling.look(&telemetry, at(start, 700));
+        let events = telemetry.events().since(0).events;
+        assert!(events.iter().all(|event| event.kind == "flow_opened"));
+        let counts = events.iter().filter_map(|event| event.text.strip_suffix(" more"));
+        let counts: Vec<u64> = counts.map(|count| count.parse().unwrap()).collect();
+        assert_eq!(counts.iter().sum::<u64>() + (events.len() - counts.len()) as u64, 1 + 600 * 700);
+        assert!((60..=62).contains(&counts.len()), "{counts:?}");
+        assert!((60..=72).contains(&(events.len() - counts.len())), "{}", events.len());
+        // After a rest, ten at once have an event each.
+        let before = telemetry.events().since(0).next;
+        (0..10).for_each(|number| sender.send(opening(number)));
+        telling.look(&telemetry, at(start, 900));
+        assert_eq!(telemetry.events().since(before).events.len(), 10);
     }
 
     #[test]

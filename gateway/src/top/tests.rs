@@ -204,7 +204,7 @@ async fn a_gateway_that_does_not_answer_leaves_what_was_known() {
 #[tokio::test]
 async fn a_gateway_is_asked_for_all_three() {
     let (admin, telemetry) = crate::admin::tests::admin(std::time::Instant::now());
-    telemetry.events().push("started", "once");
+    telemetry.events().push(crate::events::EventKind::Started, "once");
     let endpoint = Endpoint::from(crate::admin::tests::listening(&admin).await);
     let mut view = View::default();
     for times in 1..=2 {

@@ -16,6 +16,7 @@ use crate::congestion::capable;
 use crate::context::Context;
 use crate::failures::{By, FlowFailure};
 use crate::lan_queue::TTL;
+use crate::openings::FlowOpening;
 use crate::reclaimer::host_share;
 use crate::record::{FlowId, Head, Opening, Reason};
 use crate::short::{Headers, Known};
@@ -121,6 +122,7 @@ impl FarSide {
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);
         ctx.stats.far_opened += 1;
+        ctx.openings.push(FlowOpening::new(FlowSide::Far, &key, requester_qpn));
         Ok(slot)
     }
 

@@ -12,6 +12,7 @@ use super::Gateway;
 use crate::failures::FlowFailure;
 use crate::flow_report::FlowReport;
 use crate::near_side::Patience;
+use crate::openings::FlowOpening;
 use crate::stats::Stats;
 
 impl Gateway {
@@ -61,6 +62,12 @@ impl Gateway {
     /// sessions. Returns how many there were besides. Call it about every 100 ms.
     pub fn take_failures(&mut self, take: &mut dyn FnMut(FlowFailure)) -> u64 {
         self.common.failures.take(take)
+    }
+
+    /// Hands out flows that were opened since the last call, and returns how many there were
+    /// besides. Call it about every 100 ms.
+    pub fn take_openings(&mut self, take: &mut dyn FnMut(FlowOpening)) -> u64 {
+        self.common.openings.take(take)
     }
 
     /// The way to the peer, over all lanes in use; `None` without a session.

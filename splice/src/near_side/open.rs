@@ -14,9 +14,10 @@ use crate::Settings;
 use crate::classes::traffic;
 use crate::congestion::Notified;
 use crate::context::Context;
+use crate::openings::FlowOpening;
 use crate::record::FlowId;
 use crate::short::Headers;
-use crate::stale_flows::Came;
+use crate::stale_flows::{Came, FlowSide};
 use crate::stats::LanDrop;
 
 impl NearSide {
@@ -172,6 +173,8 @@ impl NearSide {
         self.by_id.insert(id, slot);
         self.hosts.join(key.requester);
         ctx.stats.near_opened += 1;
+        let partner = ctx.pairings.partner(&key);
+        ctx.openings.push(FlowOpening::new(FlowSide::Near, &key, partner));
         slot
     }
 }
