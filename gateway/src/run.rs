@@ -1,6 +1,7 @@
 //! `longhaul gateway`: everything of one running gateway, from its files to its end.
 
 mod chooser;
+mod devices;
 mod guarding;
 mod patience;
 mod publisher;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::{Congestion, LanMode, Policy};
+use devices::Devices;
 use guarding::Guarding;
 use patience::Teller;
 pub use patience::remedy;
@@ -180,7 +182,8 @@ pub async fn run(
         let supervisor = Supervisor::new(peer, control, workers, renewal, admins.next(), place);
         tasks.spawn(supervisor.run(asked, stopped.clone()));
     }
-    let mut ended = watch_over(&threads, &mut tasks, (&mut guard, &telemetries), (reloads, asks), stop).await;
+    let mut lan = (Devices::of(&gateway.lan.mode), &mut guard, &telemetries[..]);
+    let mut ended = watch_over(&threads, &mut tasks, &mut lan, (reloads, asks), stop).await;
     stopping.send_replace(if ended.is_ok() { Stop::Drain } else { Stop::AtOnce });
     let rest = async {
         while let Some(task) = tasks.join_next().await {
@@ -199,7 +202,7 @@ pub async fn run(
 async fn watch_over(
     threads: &Threads,
     tasks: &mut JoinSet<Result<(), RunError>>,
-    (guard, telemetries): (&mut Guarding, &[Arc<Telemetry>]),
+    (devices, guard, telemetries): &mut (Devices, &mut Guarding, &[Arc<Telemetry>]),
     (mut reloads, asks): (Reloads, Vec<async_mpsc::Sender<oneshot::Sender<Answer>>>),
     mut stop: oneshot::Receiver<()>,
 ) -> Result<(), RunError> {
@@ -218,6 +221,7 @@ async fn watch_over(
                 }
                 if let Some(telemetry) = telemetries.first() {
                     guard.look(telemetry).await;
+                    devices.look(telemetry, Instant::now()).await;
                 }
             }
         }

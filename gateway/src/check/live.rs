@@ -13,6 +13,7 @@ use rustix::thread::CapabilitySet;
 
 pub use machine::{Interface, Machine, Running};
 
+use crate::lan::rdma;
 use crate::plan::buffer_needed;
 
 /// One thing that the file and the machine do not agree on.
@@ -217,9 +218,7 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
     if let Some((device, _)) = machine.rdma.iter().find(|(_, netdev)| netdev == name) {
         let message =
             format!("the RDMA device {device} on {name} may take RoCE packets before the gateway sees them");
-        let help = "mlx5: `devlink dev param set DEVICE name enable_roce value false cmode driverinit`, then \
-                    `devlink dev reload DEVICE`; Soft-RoCE: `rdma link delete`";
-        findings.warn("lan.interface", message, "", help);
+        findings.warn("lan.interface", message, "", rdma::REMEDY);
     }
     if lan.follows_routers {
         let message =

@@ -11,6 +11,7 @@ pub(crate) mod netlink;
 #[cfg(test)]
 pub(crate) mod netns;
 pub mod packet;
+pub mod rdma;
 pub mod socket;
 pub mod wake;
 

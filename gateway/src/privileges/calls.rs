@@ -72,6 +72,8 @@ const CALLS: &[i64] = &[
     libc::SYS_newfstatat,
     libc::SYS_statx,
     libc::SYS_readlinkat,
+    // Names of RDMA devices.
+    libc::SYS_getdents64,
     libc::SYS_lseek,
     libc::SYS_getcwd,
     libc::SYS_faccessat,

@@ -16,6 +16,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::admin::Status;
 use crate::lan::guard;
 use crate::lan::netlink::Netlink;
+use crate::lan::rdma;
 
 /// A machine, as far as a gateway depends on it.
 #[derive(Clone, Debug, PartialEq)]
@@ -97,7 +98,7 @@ impl Machine {
         Ok(Self {
             strict: strict(&interfaces),
             interfaces,
-            rdma: rdma(),
+            rdma: rdma::devices(),
             forwarding: (is_one("net/ipv4/ip_forward"), is_one("net/ipv6/conf/all/forwarding")),
             guarded,
             unreachable: gateway.lan.remote.iter().copied().filter(|prefix| !leads_to(prefix)).collect(),
@@ -154,20 +155,6 @@ fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
         _ => None,
     });
     IpNet::new(own.or(address)?, message.header.prefix_len).ok()
-}
-
-/// RDMA devices by the interfaces that their GIDs belong to.
-fn rdma() -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for device in fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten() {
-        let ports = fs::read_dir(device.path().join("ports")).into_iter().flatten().flatten();
-        for port in ports {
-            if let Ok(netdev) = fs::read_to_string(port.path().join("gid_attrs/ndevs/0")) {
-                found.push((device.file_name().to_string_lossy().into_owned(), netdev.trim().to_owned()));
-            }
-        }
-    }
-    found
 }
 
 /// Returns Mbit/s. Interfaces that have no such rate, or are down, tell none or -1.
