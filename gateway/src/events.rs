@@ -4,9 +4,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -18,23 +20,24 @@ const KEPT: usize = 1024;
 const LONGEST: usize = 400;
 
 /// Each kind of event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub enum EventKind {
     /// The gateway has started.
     Started,
     /// There is a session.
     SessionUp,
-    /// There is none any more.
+    /// A session is gone.
     SessionLost,
     /// The data path of a session has changed.
     DataPath,
     /// The own address and a route to the peer are there again.
     WanUp,
-    /// One of them is not.
+    /// The own address, or the route to the peer, is gone.
     WanDown,
     /// The LAN interface is usable again.
     LanUp,
-    /// It is not.
+    /// The LAN interface is not usable.
     LanDown,
     /// Hosts send what cannot cross.
     LanMistake,
@@ -42,7 +45,7 @@ pub enum EventKind {
     GuardRestored,
     /// A policy was adopted or refused.
     Policy,
-    /// So were certificates, keys or revocations.
+    /// Certificates, keys or revocations were adopted or refused.
     Identity,
     /// A certificate expires soon.
     Expiry,
@@ -54,7 +57,7 @@ pub enum EventKind {
     FlowFailed,
     /// Hosts offer more than the link carries.
     PressureBegan,
-    /// They do no longer.
+    /// Hosts offer no more than the link carries.
     PressureEnded,
 }
 
@@ -121,6 +124,19 @@ pub struct Event {
     pub peer: Option<String>,
     /// In one line.
     pub text: String,
+}
+
+impl Event {
+    /// Returns true if its text has this address.
+    #[must_use]
+    pub fn names(&self, host: IpAddr) -> bool {
+        let of_address = |c: char| c.is_ascii_hexdigit() || c == '.' || c == ':';
+        let mut words = self.text.split(|c| !of_address(c));
+        words.any(|word| {
+            let word = word.trim_end_matches([':', '.']);
+            word.parse() == Ok(host) || word.parse::<SocketAddr>().is_ok_and(|address| address.ip() == host)
+        })
+    }
 }
 
 impl fmt::Display for Event {
@@ -311,6 +327,26 @@ mod tests {
         assert!((KEPT / 4..KEPT - 200).contains(&policies), "{policies}");
         let from = log.since(0).events[5].number;
         assert_eq!(log.since(from).events[0].number, from);
+    }
+
+    #[test]
+    fn events_are_found_by_the_addresses_that_they_name() {
+        let log = EventLog::default();
+        log.push(EventKind::FlowFailed, "10.0.0.1 0x11 > 10.0.1.12 0x21: target_dead (the target is here)");
+        log.push(EventKind::FlowFailed, "fd00::1 ? > fd01::2 0x21: target_dead");
+        log.push(EventKind::WanUp, "10.9.0.1 is there, with a route to 10.9.0.2:14791");
+        log.push(EventKind::WanDown, "no way from 10.9.0.1: it is gone.");
+        let of = |host: &str| {
+            let host = host.parse().unwrap();
+            let named = log.since(0).events.into_iter().filter(|event| event.names(host));
+            named.map(|event| event.number).collect::<Vec<_>>()
+        };
+        assert_eq!(of("10.0.0.1"), [0]);
+        assert_eq!(of("10.0.1.12"), [0]);
+        assert_eq!(of("10.0.1.1"), [0; 0]);
+        assert_eq!(of("fd01::2"), [1]);
+        assert_eq!(of("10.9.0.1"), [2, 3]);
+        assert_eq!(of("10.9.0.2"), [2]);
     }
 
     #[test]

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
 
+use roce::wire::Qpn;
+use splice::{FlowReport, FlowSide, FlowState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::requests::{Answer, Reloads};
-use crate::telemetry::SessionState;
+use crate::telemetry::{SessionState, ShownFlows};
 
 const POLICY: &str = "[[class]]\nname = \"bulk\"\nmatch = { dscp = [8] }\nscheme = \"mds\"\nk = 32\nm = 8\n[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
 
@@ -235,6 +237,49 @@ async fn other_paths_and_methods_are_refused() {
         let text = raw(address, request).await;
         assert!(text.starts_with(answer), "{request:?}: {text}");
         assert!(!request.starts_with("HEAD") || text.ends_with("\r\n\r\n"), "{text}");
+    }
+}
+
+/// Flows as a data-plane thread shows them: one that is held back, and an idle one.
+fn show_flows(telemetry: &Telemetry) {
+    let flow = |number: u8, class, state| FlowReport {
+        side: if number == 1 { FlowSide::Near } else { FlowSide::Far },
+        requester: [10, 0, 0, number].into(),
+        requester_qpn: Some(Qpn::new(0x10 + u32::from(number))),
+        target: [10, 0, 1, number].into(),
+        target_qpn: Qpn::new(0x20 + u32::from(number)),
+        class,
+        state,
+    };
+    let policy = Some(Arc::new(Policy::parse(Path::new("policy.toml"), POLICY).unwrap()));
+    let flows = [flow(1, 0, FlowState::HeldBack), flow(2, 1, FlowState::Idle)].into();
+    telemetry.flows_of_thread().send_replace(ShownFlows { policy, flows, ..ShownFlows::default() });
+}
+
+#[tokio::test]
+async fn flows_are_found_by_host_class_and_state() {
+    let (admin, telemetry) = admin(Instant::now());
+    show_flows(&telemetry);
+    let address = listening(&admin).await;
+    for (query, numbers) in [
+        ("", &[0x21, 0x22][..]),
+        ("?class=bulk", &[0x21]),
+        ("?state=idle", &[0x22]),
+        ("?host=10.0.1.1&state=held_back", &[0x21]),
+        ("?class=bulk&state=idle", &[]),
+        ("?peer=b&most=1", &[0x21]),
+    ] {
+        let (status, text) = asked(address, &format!("/flows{query}"), "host: localhost\r\n").await;
+        let list: FlowList = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
+        let found: Vec<_> = list.flows.iter().map(|flow| flow.target_qpn).collect();
+        assert_eq!((status, &found[..]), (200, numbers), "{query}");
+    }
+    // Whoever mistypes a name is told, rather than that there are none.
+    for query in ["?class=bluk", "?state=busy", "?host=x", "?most=x", "?sort=class"] {
+        let (status, text) = asked(address, &format!("/flows{query}"), "host: localhost\r\n").await;
+        let hint =
+            if query.contains("class=bluk") { "/status lists those of the policy" } else { "state=STATE" };
+        assert!(status == 400 && text.contains(hint), "{query}: {status} {text}");
     }
 }
 
@@ -507,6 +552,7 @@ async fn a_browser_shows_the_page() {
             sleep(Duration::from_millis(100)).await;
         }
     });
+    show_flows(&telemetry);
     telemetry.events().push(crate::events::EventKind::SessionUp, "with b");
     telemetry
         .events()
@@ -533,6 +579,7 @@ async fn a_browser_shows_the_page() {
         "0.012 %",
         ">took (99 %)<",
         " ms (4",
+        ">held back<",
         "session_up",
         "&lt;img src=x",
     ] {

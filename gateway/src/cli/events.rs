@@ -1,6 +1,7 @@
 //! `longhaul events`
 
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use super::args::AdminArgs;
 use super::failure::{Failure, Outcome, failed, output_failed};
 use super::runtime;
 use crate::admin::fetch;
-use crate::events::Events;
+use crate::events::{Event, EventKind, Events};
 use crate::logs::printable;
 
 /// Between two questions.
@@ -22,6 +23,12 @@ pub(super) struct EventsArgs {
     /// Go on showing events as they happen
     #[arg(long)]
     follow: bool,
+    /// Show events of this kind only; several may be given
+    #[arg(long, value_name = "KIND")]
+    kind: Vec<EventKind>,
+    /// Show events that name this address only
+    #[arg(long, value_name = "IP")]
+    host: Option<IpAddr>,
     /// Show each as a line of JSON
     #[arg(long)]
     json: bool,
@@ -49,12 +56,18 @@ impl EventsArgs {
         }
     }
 
+    fn is_meant(&self, event: &Event) -> bool {
+        let is_kind = |kind: &EventKind| kind.name() == event.kind;
+        (self.kind.is_empty() || self.kind.iter().any(is_kind))
+            && self.host.is_none_or(|host| event.names(host))
+    }
+
     fn show(&self, answer: &Events) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         if answer.gone > 0 {
             let _ = writeln!(io::stderr(), "{} earlier events are gone", answer.gone);
         }
-        for event in &answer.events {
+        for event in answer.events.iter().filter(|event| self.is_meant(event)) {
             let line = match self.json {
                 true => serde_json::to_string(event).map_err(failed)?,
                 false => printable(&event.to_string()),

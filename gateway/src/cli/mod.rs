@@ -65,7 +65,7 @@ enum Command {
     Keys(keys::KeysArgs),
     /// Show a running gateway's state
     Status(status::StatusArgs),
-    /// Show the flows of a running gateway whose queue pairs are known
+    /// Show the flows of a running gateway, by host, class or state
     Flows(flows::FlowsArgs),
     /// Judge whether the NICs of a running gateway's hosts are patient enough for the link
     Doctor(doctor::DoctorArgs),
