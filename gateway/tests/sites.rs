@@ -21,6 +21,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use soft_nic::QpConfig;
 use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload, run_pair};
 
+#[path = "sites/taken.rs"]
+mod taken;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(20);
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -63,11 +66,17 @@ struct Sites {
     /// By site and by the index of a pair, less one.
     hosts: Vec<Vec<Option<Bound>>>,
     port: u16,
+    limits: String,
 }
 
 impl Sites {
     /// With so many hosts at each site.
     fn start(hosts: usize, threads: u8, lanes: u8) -> Self {
+        Self::start_with(hosts, threads, lanes, "")
+    }
+
+    /// The same with further lines of `[limits]`.
+    fn start_with(hosts: usize, threads: u8, lanes: u8, limits: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let made = longhaul(&["keys", "--dir", folder.path().to_str().unwrap(), "a", "b", "c"]);
         assert!(made.0, "{}", made.1);
@@ -94,7 +103,8 @@ impl Sites {
             };
             links.push(Relay::start(&spec).unwrap());
         }
-        let mut sites = Self { gateways: Vec::new(), links, folder, hosts, port };
+        let limits = limits.to_owned();
+        let mut sites = Self { gateways: Vec::new(), links, folder, hosts, port, limits };
         for site in 0..3 {
             let text = sites.file(site, threads, lanes);
             std::fs::write(sites.path(site), text).unwrap();
@@ -146,7 +156,8 @@ impl Sites {
              [lan.hosts]\n{hosts}[wan]\nlisten = \"{own}:{port}\"\nlanes = {lanes}\nprobe_mtu = false\n\
              {peers}[identity]\ncertificate = \"{name}.crt\"\nkey = \"{name}.key\"\nauthority = \"ca.crt\"\n\
              [admin]\nlisten = \"{admin}\"\n[policy]\nfile = \"policy.toml\"\n\
-             [limits]\nidle_flow = \"1 s\"\ntarget_dead = \"2 s\"\n[data_plane]\nthreads = {threads}\n"
+             [limits]\nidle_flow = \"1 s\"\ntarget_dead = \"2 s\"\n{}[data_plane]\nthreads = {threads}\n",
+            self.limits
         )
     }
 
