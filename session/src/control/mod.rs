@@ -38,7 +38,7 @@ use ipnet::IpNet;
 use quinn::crypto::rustls::NoInitialCipherSuite;
 use quinn::{IdleTimeout, TransportConfig, VarInt};
 use rustls_pki_types::UnixTime;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -55,6 +55,7 @@ use wire::Link;
 pub use refusal::{Impostor, Refusal, Refusals};
 use renewal::Credentials;
 pub use renewal::Renewal;
+pub use socket::Gate;
 use socket::{ControlSocket, Strangers};
 
 /// Default of [`Config::dead_after`].
@@ -240,13 +241,27 @@ impl DownReason {
 }
 
 /// An order from the owner of the data path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Command {
     /// Tell the peer that this is the end, and return from [`Control::run`].
     Goodbye(GoodbyeReason),
     /// Another process takes over, by what [`Claim::get`] returned before: lose the session without
     /// a goodbye, so that its flows wait, and return from [`Control::run`].
     HandOver,
+    /// Let no session begin or end until another process has taken over, or has not.
+    Hold(Hold),
+}
+
+/// The time between the moment when another process is given [`Claim::get`] and its answer.
+///
+/// Events that were sent before [`Hold::standing`] are to be received first: until then the queue
+/// may hold control up, and what they tell belongs to what is claimed.
+#[derive(Debug)]
+pub struct Hold {
+    /// Told when no event follows any more.
+    pub standing: oneshot::Sender<()>,
+    /// True: the other has taken over, as by [`Command::HandOver`]. False, or no answer: go on.
+    pub taken: oneshot::Receiver<bool>,
 }
 
 /// The way to what another process has to hold to go on with this one's flows.
@@ -308,6 +323,7 @@ pub struct Control {
     endpoint: quinn::Endpoint,
     newest: watch::Sender<Arc<Credentials>>,
     held: Arc<Held>,
+    gate: Gate,
 }
 
 impl Control {
@@ -320,7 +336,7 @@ impl Control {
         check(&config)?;
         let socket = UdpSocket::bind(config.listen)
             .map_err(|source| StartError::Bind { address: config.listen, source })?;
-        Self::checked(socket, config)
+        Self::checked(socket, config, Gate::default())
     }
 
     /// As [`Control::bind`], with a socket that is bound to [`Config::listen`]. Only the peer's
@@ -330,16 +346,28 @@ impl Control {
     /// See [`StartError`].
     pub fn on(socket: UdpSocket, config: Config) -> Result<Self, StartError> {
         check(&config)?;
-        Self::checked(socket, config)
+        Self::checked(socket, config, Gate::default())
     }
 
-    fn checked(socket: UdpSocket, config: Config) -> Result<Self, StartError> {
+    /// As [`Control::on`], with a socket that another process still receives by: nothing is
+    /// received before [`Control::gate`] opens.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn behind_gate(socket: UdpSocket, config: Config) -> Result<Self, StartError> {
+        check(&config)?;
+        let gate = Gate::default();
+        gate.shut();
+        Self::checked(socket, config, gate)
+    }
+
+    fn checked(socket: UdpSocket, config: Config, gate: Gate) -> Result<Self, StartError> {
         let credentials = Credentials::new(&config, &config.identity, &config.revoked)?;
         let strangers = Strangers::new(config.peer_address.ip(), Arc::clone(&config.refusals));
-        let endpoint = open(socket, &config.identity, credentials.server.clone(), strangers)
+        let endpoint = open(socket, &config.identity, credentials.server.clone(), (strangers, gate.clone()))
             .map_err(|source| StartError::Bind { address: config.listen, source })?;
         let (config, newest) = (Arc::new(config), watch::Sender::new(Arc::new(credentials)));
-        Ok(Control { config, endpoint, newest, held: Arc::default() })
+        Ok(Control { config, endpoint, newest, held: Arc::default(), gate })
     }
 
     /// Holds flows that another process had, which wait for [`Config::resume_for`]. The owner of
@@ -354,6 +382,12 @@ impl Control {
     #[must_use]
     pub fn claim(&self) -> Claim {
         Claim(Arc::clone(&self.held))
+    }
+
+    /// Returns the way to keep it from receiving.
+    #[must_use]
+    pub fn gate(&self) -> Gate {
+        self.gate.clone()
     }
 
     /// Returns the way to give it another identity while it runs.
@@ -395,6 +429,10 @@ impl Control {
                 command = commands.recv() => match command {
                     Some(Command::Goodbye(reason)) => break (End::Goodbye(reason), Ok(())),
                     Some(Command::HandOver) => break (End::HandOver, Ok(())),
+                    Some(Command::Hold(hold)) => match hold.is_taken().await {
+                        true => break (End::HandOver, Ok(())),
+                        false => Ok(()),
+                    },
                     None => break (End::Goodbye(GoodbyeReason::Shutdown), Ok(())),
                 },
                 _ = pulses.tick() => {
@@ -456,6 +494,13 @@ impl Control {
     }
 }
 
+impl Hold {
+    /// Stands still until there is an answer.
+    async fn is_taken(self) -> bool {
+        self.standing.send(()).is_ok() && self.taken.await.unwrap_or(false)
+    }
+}
+
 /// How [`Control::run`] ends.
 #[derive(Clone, Copy)]
 enum End {
@@ -504,14 +549,14 @@ fn open(
     socket: UdpSocket,
     identity: &Identity,
     server: Option<quinn::ServerConfig>,
-    strangers: Strangers,
+    (strangers, gate): (Strangers, Gate),
 ) -> io::Result<quinn::Endpoint> {
     let mut endpoint = quinn::EndpointConfig::new(Arc::new(identity.reset_key()));
     // After a restart, connection numbers of before must still be recognised, or they would get no
     // stateless reset.
     let key = identity.connection_id_key();
     endpoint.cid_generator(move || Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(key)));
-    let socket = Arc::new(ControlSocket::new(socket, strangers)?);
+    let socket = Arc::new(ControlSocket::new(socket, strangers, gate)?);
     quinn::Endpoint::new_with_abstract_socket(endpoint, server, socket, Arc::new(quinn::TokioRuntime))
 }
 

@@ -3,8 +3,9 @@
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use quinn::udp::{RecvMeta, Transmit};
@@ -33,6 +34,47 @@ const REFILL: Duration = Duration::from_millis(125);
 pub(super) struct ControlSocket {
     socket: Arc<dyn AsyncUdpSocket>,
     strangers: Strangers,
+    gate: Gate,
+}
+
+/// Keeps a control connection from receiving, while another process holds the same socket.
+///
+/// What comes meanwhile waits in the kernel for whoever receives next. Sending goes on.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Arc<GateState>);
+
+#[derive(Debug, Default)]
+struct GateState {
+    is_shut: AtomicBool,
+    /// Whoever wanted to receive meanwhile.
+    waiting: Mutex<Option<Waker>>,
+}
+
+impl Gate {
+    /// Nothing is received from now on, but for a batch that is on its way out of the kernel.
+    pub fn shut(&self) {
+        self.0.is_shut.store(true, Ordering::SeqCst);
+    }
+
+    /// Receiving goes on.
+    pub fn open(&self) {
+        self.0.is_shut.store(false, Ordering::SeqCst);
+        let waiting = self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waiting {
+            waker.wake();
+        }
+    }
+
+    /// Returns true if it is shut. Whoever asks is woken when it opens.
+    fn holds_up(&self, cx: &Context<'_>) -> bool {
+        let is_shut = || self.0.is_shut.load(Ordering::SeqCst);
+        if !is_shut() {
+            return false;
+        }
+        *self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(cx.waker().clone());
+        // It may have opened before the waker was there.
+        is_shut()
+    }
 }
 
 /// Those who are not the peer, and what may still be sent to them.
@@ -53,8 +95,8 @@ struct Allowance {
 
 impl ControlSocket {
     /// Takes over a bound socket. Must be called within a tokio runtime.
-    pub(super) fn new(socket: std::net::UdpSocket, strangers: Strangers) -> io::Result<Self> {
-        Ok(Self { socket: TokioRuntime.wrap_udp_socket(socket)?, strangers })
+    pub(super) fn new(socket: std::net::UdpSocket, strangers: Strangers, gate: Gate) -> io::Result<Self> {
+        Ok(Self { socket: TokioRuntime.wrap_udp_socket(socket)?, strangers, gate })
     }
 }
 
@@ -125,6 +167,9 @@ impl AsyncUdpSocket for ControlSocket {
         bufs: &mut [IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
+        if self.gate.holds_up(cx) {
+            return Poll::Pending;
+        }
         self.socket.poll_recv(cx, bufs, meta)
     }
 

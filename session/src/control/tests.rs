@@ -63,6 +63,7 @@ struct Site {
     address: SocketAddr,
     renewal: Renewal,
     claim: Claim,
+    gate: Gate,
     events: mpsc::Receiver<Event>,
     commands: mpsc::Sender<Command>,
     refusals: Arc<Refusals>,
@@ -71,20 +72,20 @@ struct Site {
 
 impl Site {
     fn start(config: Config) -> Site {
-        Site::start_with(config, |control| control)
+        Site::start_with(config, |config| Control::bind(config).unwrap())
     }
 
-    fn start_with(config: Config, prepare: impl FnOnce(Control) -> Control) -> Site {
+    fn start_with(config: Config, make: impl FnOnce(Config) -> Control) -> Site {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (events, received) = mpsc::channel(4);
         let (commands, given) = mpsc::channel(4);
         let refusals = Arc::clone(&config.refusals);
-        let control = prepare(runtime.block_on(async { Control::bind(config) }).unwrap());
+        let control = runtime.block_on(async { make(config) });
         let address = control.local_addr().unwrap();
-        let (renewal, claim) = (control.renewal(), control.claim());
+        let (renewal, claim, gate) = (control.renewal(), control.claim(), control.gate());
         let task = runtime.spawn(control.run(events, given));
-        Site { runtime, address, renewal, claim, events: received, commands, refusals, task }
+        Site { runtime, address, renewal, claim, gate, events: received, commands, refusals, task }
     }
 
     fn event(&mut self) -> Event {
@@ -655,7 +656,8 @@ fn a_configuration_that_cannot_work_is_refused() {
 /// An endpoint whose peer is on this machine, as all are.
 fn open_towards_all(identity: &Identity) -> quinn::Endpoint {
     let socket = std::net::UdpSocket::bind(ANYWHERE).unwrap();
-    open(socket, identity, None, Strangers::new(ANYWHERE.ip(), Arc::default())).unwrap()
+    let strangers = Strangers::new(ANYWHERE.ip(), Arc::default());
+    open(socket, identity, None, (strangers, Gate::default())).unwrap()
 }
 
 fn client_config(identity: &Identity) -> quinn::ClientConfig {

@@ -26,7 +26,7 @@ impl Site {
     /// With another process's flows.
     fn start_holding(config: Config, held: &Resumption) -> Site {
         let held = Resumption::new(Zeroizing::new(*held.exposed()));
-        Site::start_with(config, |control| control.holding(held))
+        Site::start_with(config, |config| Control::bind(config).unwrap().holding(held))
     }
 
     /// Waits for the end that it was ordered, and frees the port.
@@ -95,6 +95,69 @@ fn another_process_goes_on_with_the_flows_that_it_was_given() {
         let (mut here, mut there) = (a.up(), b.up());
         assert!(here.resumes && there.resumes, "round {round}");
         assert_joined(&mut here, &mut there);
+    }
+}
+
+/// Whoever holds still tells nothing, and misses nothing if nobody takes over.
+#[test]
+fn who_stands_still_for_another_process_goes_on_without_it() {
+    let mut b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
+    let mut a = Site::start(patient("a", "b", ANYWHERE, b.address));
+    let (mut here, _) = (a.up(), b.up());
+    for given_up in [true, false] {
+        let (standing, stands) = oneshot::channel();
+        let (go, taken) = oneshot::channel();
+        b.order(Command::Hold(Hold { standing, taken }));
+        patiently(&b.runtime, stands).unwrap();
+        use_up(&mut here, &mut a);
+        assert_eq!(a.lost(), DownReason::Spent);
+        std::thread::sleep(Duration::from_millis(100));
+        b.no_session();
+        if given_up {
+            drop(go);
+        } else {
+            go.send(false).unwrap();
+        }
+        assert_eq!(b.lost(), DownReason::Spent);
+        assert!(b.up().resumes);
+        here = a.up();
+        assert!(here.resumes);
+    }
+}
+
+/// By the very socket of the one before, which both hold for a while.
+#[test]
+fn another_process_takes_the_socket_over() {
+    let listens = UdpSocket::bind(ANYWHERE).unwrap();
+    let address = listens.local_addr().unwrap();
+    let socket = || listens.try_clone().unwrap();
+    let mut b = Site::start_with(patient("b", "a", address, ANYWHERE), |config| {
+        Control::on(socket(), config).unwrap()
+    });
+    let mut a = Site::start(patient("a", "b", ANYWHERE, address));
+    both_up(&mut a, &mut b);
+    for _ in 0..3 {
+        let held = b.claim.get().expect("there are flows");
+        let held = Resumption::new(Zeroizing::new(*held.exposed()));
+        let mut next = Site::start_with(patient("b", "a", address, ANYWHERE), |config| {
+            Control::behind_gate(socket(), config).unwrap().holding(held)
+        });
+        let (standing, stands) = oneshot::channel();
+        let (go, taken) = oneshot::channel();
+        b.order(Command::Hold(Hold { standing, taken }));
+        patiently(&b.runtime, stands).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        a.no_session();
+        next.no_session();
+        b.gate.shut();
+        next.gate.open();
+        go.send(true).unwrap();
+        assert_eq!(a.lost(), DownReason::Replaced);
+        let (mut here, mut there) = (a.up(), next.up());
+        assert!(here.resumes && there.resumes);
+        assert_joined(&mut here, &mut there);
+        b.finish();
+        b = next;
     }
 }
 
