@@ -27,6 +27,7 @@ mod mtu;
 mod page;
 mod spread;
 mod status;
+mod takeover;
 mod units;
 
 use std::collections::VecDeque;
@@ -57,6 +58,7 @@ use crate::cells::Cells;
 use crate::recorder::Recorder;
 use crate::requests::Requests;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
+use crate::upgrade;
 
 use admission::{Client, Refused, Stream};
 use spread::Window;
@@ -331,13 +333,14 @@ impl Admin {
         let service = service_fn(|request| {
             asked.store(true, Relaxed);
             let admin = Arc::clone(&self);
-            async move { Ok::<_, Infallible>(admin.answer(&request, client).await) }
+            async move { Ok::<_, Infallible>(admin.answer(request, client).await) }
         });
         http1::Builder::new()
             .timer(TokioTimer::new())
             .keep_alive(false)
             .max_buf_size(16 * 1024)
             .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
             .await
     }
 
@@ -359,13 +362,16 @@ impl Admin {
         }
     }
 
-    async fn answer(&self, request: &Request<Incoming>, client: Client) -> Response<Full<Bytes>> {
-        if let Err(refused) = self.admit(request, client) {
+    async fn answer(&self, request: Request<Incoming>, client: Client) -> Response<Full<Bytes>> {
+        if let Err(refused) = self.admit(&request, client) {
             return refuse(refused);
         }
         let path = request.uri().path();
         if path == "/reload" {
-            return self.reload(request, client).await;
+            return self.reload(&request, client).await;
+        }
+        if path == upgrade::PATH {
+            return takeover::answer(&self.requests, request, client);
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return wrong_method("GET, HEAD");

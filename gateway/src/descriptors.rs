@@ -50,7 +50,6 @@ pub fn provide(gateway: &Gateway) -> Result<(), TooFew> {
 }
 
 fn needed(gateway: &Gateway) -> u64 {
-    let admin = if gateway.admin.is_some() { ADMIN } else { 0 };
     let groups = match gateway.lan.mode {
         LanMode::Packet { .. } => gateway.lan.multicast.len() as u64,
         LanMode::Socket { .. } => 0,
@@ -59,6 +58,8 @@ fn needed(gateway: &Gateway) -> u64 {
     // All lanes of all threads towards each peer: each is a socket, and one more receives.
     let peers = gateway.peers().count() as u64;
     let sockets = threads * (THREAD + peers * (u64::from(gateway.wan.lanes) + 1));
-    // Control has one for each peer, and so has whoever asks for the way there.
-    BASE + FILES + admin + groups + sockets + 2 * (peers - 1)
+    // Copies of them are lent to a process that takes over, and of the listeners.
+    let admin = if gateway.admin.is_some() { ADMIN + sockets + 4 } else { 0 };
+    // Control has two for each peer, and so has whoever asks for the way there.
+    BASE + FILES + admin + groups + sockets + 4 * (peers - 1)
 }

@@ -51,6 +51,10 @@ pub enum EventKind {
     Expiry,
     /// Somebody was refused who may be a thief.
     Impostor,
+    /// This process has taken the place of the one before.
+    Upgraded,
+    /// Another process was to take this one's place, and could not.
+    UpgradeFailed,
     /// A flow has begun.
     FlowOpened,
     /// A flow has ended in an error.
@@ -63,7 +67,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them, as the documentation has them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::Started,
         Self::SessionUp,
         Self::SessionLost,
@@ -82,6 +86,8 @@ impl EventKind {
         Self::Identity,
         Self::Expiry,
         Self::Impostor,
+        Self::Upgraded,
+        Self::UpgradeFailed,
     ];
 
     /// As events have it.
@@ -102,6 +108,8 @@ impl EventKind {
             Self::Identity => "identity",
             Self::Expiry => "expiry",
             Self::Impostor => "impostor",
+            Self::Upgraded => "upgraded",
+            Self::UpgradeFailed => "upgrade_failed",
             Self::FlowOpened => "flow_opened",
             Self::FlowFailed => "flow_failed",
             Self::PressureBegan => "pressure_began",

@@ -30,4 +30,5 @@ pub mod simulate;
 pub mod steering;
 pub mod telemetry;
 pub mod top;
+pub mod upgrade;
 pub mod wan;

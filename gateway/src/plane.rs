@@ -1,6 +1,7 @@
 //! The data plane: threads that own their sockets, their keys and their flows each, and take no
 //! lock. What one of them does is here; which packets are whose, in [`steering`](crate::steering).
 
+mod freeze;
 mod moderation;
 mod peer;
 mod periodic;
@@ -24,7 +25,9 @@ use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
 use crate::wan::Bulk;
 
+pub use freeze::{Freeze, Lent};
 use moderation::InterruptModeration;
+use peer::Next;
 pub use peer::{PeerAddress, PeerSide};
 use routes::{Route, Routes};
 pub use share::Share;
@@ -76,6 +79,11 @@ pub enum Order {
     /// After [`Order::Down`]: answer when the programs here have been told that their flows are
     /// over, or at the deadline.
     Part(Instant, tokio::sync::oneshot::Sender<bool>),
+    /// Answer with copies of the sockets that another process may go on with.
+    Lend(tokio::sync::oneshot::Sender<io::Result<Lent>>),
+    /// Stand still, while another process may take over. For the whole thread, whichever peer's
+    /// order it is.
+    Freeze(Freeze),
     /// End the thread.
     Stop,
 }
@@ -240,12 +248,19 @@ impl<O: Observer> Worker<O> {
 
     /// Carries out the orders that have come, and returns true to go on.
     fn handle_commands(&mut self) -> bool {
-        let Self { peers, lan, .. } = self;
-        let goes_on = peers.iter_mut().all(|peer| peer.handle_commands(lan));
-        if !goes_on {
-            self.say_last_words(Instant::now());
+        let mut freeze = None;
+        for peer in &mut self.peers {
+            match peer.handle_commands(&self.lan) {
+                Next::GoOn => {}
+                // Once what the other peers have been told is done.
+                Next::Freeze(asked) => freeze = Some(asked),
+                Next::Stop => {
+                    self.say_last_words(Instant::now());
+                    return false;
+                }
+            }
         }
-        goes_on
+        freeze.is_none_or(|freeze| self.stand_still(freeze))
     }
 
     /// Datagrams taken from the LAN, and the most taken from the WAN for a peer. Fewer than

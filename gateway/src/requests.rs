@@ -1,10 +1,13 @@
-//! Requests for a reload, and their answers: between whoever asks and [`crate::reload`].
+//! Requests for a reload, and their answers: between whoever asks and [`crate::reload`]. Likewise
+//! processes that want to take over.
 
 use std::fmt;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// The outcome of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,9 +87,29 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Where a reload is asked for; cheap to clone.
+/// Where a reload is asked for, and a take-over; cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Requests(mpsc::Sender<oneshot::Sender<Answer>>);
+pub struct Requests {
+    reloads: mpsc::Sender<oneshot::Sender<Answer>>,
+    /// `None`: this gateway hands nothing over.
+    heirs: Option<(mpsc::Sender<Claimant>, Arc<Semaphore>)>,
+}
+
+/// A process that wants to take over. As long as this lives, there is no other.
+#[derive(Debug)]
+pub struct Claimant {
+    /// The connection to it.
+    pub stream: UnixStream,
+    /// Its place.
+    pub place: OwnedSemaphorePermit,
+}
+
+/// The place of a process that wants to take over, kept for it.
+#[derive(Debug)]
+pub struct HeirPlace(mpsc::Sender<Claimant>, OwnedSemaphorePermit);
+
+/// Where processes come out that want to take over.
+pub type Heirs = mpsc::Receiver<Claimant>;
 
 /// Where the requests come out.
 pub type Reloads = mpsc::Receiver<oneshot::Sender<Answer>>;
@@ -96,16 +119,40 @@ const REQUESTS: usize = 4;
 
 /// A way to ask, and where the requests come out.
 pub fn channel() -> (Requests, Reloads) {
-    let (sender, receiver) = mpsc::channel(REQUESTS);
-    (Requests(sender), receiver)
+    let (reloads, receiver) = mpsc::channel(REQUESTS);
+    (Requests { reloads, heirs: None }, receiver)
 }
 
 impl Requests {
+    /// The same with a way for processes that want to take over, and where they come out.
+    #[must_use]
+    pub fn with_heirs(self) -> (Self, Heirs) {
+        let (heirs, receiver) = mpsc::channel(1);
+        (Self { heirs: Some((heirs, Arc::new(Semaphore::new(1)))), ..self }, receiver)
+    }
+
+    /// Returns the place for a process that wants to take over; `None`: there is none, or another
+    /// one is in it.
+    pub fn heir(&self) -> Option<HeirPlace> {
+        let (heirs, places) = self.heirs.clone()?;
+        let place = places.try_acquire_owned().ok()?;
+        (!heirs.is_closed()).then_some(HeirPlace(heirs, place))
+    }
+
     /// Has the policy file read again; `None`: the gateway is stopping.
     pub async fn reload(&self) -> Option<Answer> {
         let (reply, answer) = oneshot::channel();
-        self.0.send(reply).await.ok()?;
+        self.reloads.send(reply).await.ok()?;
         answer.await.ok()
+    }
+}
+
+impl HeirPlace {
+    /// Passes the connection on.
+    pub async fn fill(self, stream: UnixStream) {
+        let Self(heirs, place) = self;
+        // Fails only when the gateway is stopping, which ends the connection.
+        let _ = heirs.send(Claimant { stream, place }).await;
     }
 }
 

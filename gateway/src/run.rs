@@ -3,61 +3,64 @@
 mod chooser;
 mod devices;
 mod guarding;
+mod handover;
+mod opening;
 mod patience;
 mod publisher;
 #[cfg(test)]
 mod strangers;
 mod supervisor;
+mod takeover;
 mod telling;
 mod workers;
 
 use std::io;
-use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use config::{Congestion, LanMode, Policy};
+use chooser::ChooserThread;
+use config::{LanMode, Policy};
 use devices::Devices;
 use guarding::Guarding;
+use handover::{Legacy, Preparing};
+use opening::{OpenDoors, bind_controls, lan_mtu, local_side, open_bulk};
 use patience::Teller;
 pub use patience::remedy;
 use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
-use session::control::{self, Control, StartError};
+use session::control::{self, StartError};
 use session::identity::{Identity, IdentityError, SerialNumber};
 use session::key_log::KeyLog;
 use session::message::{Ciphers, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
 use splice::Settings;
-use supervisor::{PART, Stop, Supervisor, pulsing};
-use tokio::net::TcpListener;
+use supervisor::{Ask, PART, Stop, Supervisor, pulsing};
+pub use takeover::inherited_lock;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 use workers::{PeerResources, Threads, WorkerResources};
 
-use crate::admin::{Admin, Doors, Serving};
+use crate::admin::{Doors, Serving};
 use crate::cells::Cells;
 use crate::choose::PathSnapshot;
 use crate::events::{EventKind, EventLog};
 use crate::lan::guard::{Guard, GuardError};
-use crate::lan::packet::{Packet, PacketConfig};
-use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::{PeerAddress, Share};
 use crate::recorder::Recorder;
 use crate::renewal::Stamp;
-use crate::requests::{Answer, Reloads, Requests};
+use crate::requests::{Answer, Heirs, Reloads, Requests};
 use crate::service::Notifier;
-use crate::steering::{self, Key, Part};
+use crate::steering::Part;
 use crate::telemetry::{Limits, Telemetry};
-use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
+use crate::upgrade::{Giver, Heir, NotTaken};
 
 const _: () =
     assert!(config::Wan::MOST_LANES == session::MOST_LANES, "a session carries every lane of a file");
@@ -109,6 +112,9 @@ pub enum RunError {
     /// Threads, signals or descriptors are not to be had.
     #[error("the system refused a resource")]
     System(#[source] io::Error),
+    /// The place of the running gateway could not be taken.
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
     /// A data-plane thread ended by itself.
     #[error("the data plane ended by itself")]
     PlaneEnded,
@@ -125,14 +131,21 @@ pub struct Files {
     pub path: PathBuf,
     /// The admin listener's socket and token, opened before privileges are given up.
     pub doors: Doors,
+    /// The lock that keeps other gateways off the interface: [`lock`].
+    pub lock: Option<UnixListener>,
     /// Where the keys of bulk data are logged, if anywhere.
     pub key_log: Option<KeyLog>,
+    /// The running gateway whose place this one takes.
+    pub heir: Option<Heir>,
+    /// Who hears, in a line, that the place is taken.
+    pub announce: Option<oneshot::Sender<String>>,
 }
 
 /// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within
 /// `limits.drain` flows finish or end in an error, and what was changed on this machine is put
-/// back. Until then it reads its policy file again whenever `reloads` says so; `requests` is the
-/// way there for the admin listener. `notifier` hears when it is ready.
+/// back. Until then it reads its policy file again whenever `asked` says so; `requests` is the
+/// way there for the admin listener. If another process takes over, it ends at once, and leaves
+/// everything as it is. `notifier` hears when it is ready.
 ///
 /// # Errors
 /// See [`RunError`].
@@ -140,36 +153,156 @@ pub async fn run(
     files: Files,
     mut stop: oneshot::Receiver<()>,
     requests: Requests,
-    reloads: Reloads,
+    asked: (Reloads, Heirs),
     notifier: &Arc<Notifier>,
 ) -> Result<(), RunError> {
-    let Files { gateway, policies, path, doors, key_log } = files;
+    let Some(mut running) = set_up(files, &mut stop, requests, notifier).await? else { return Ok(()) };
+    let (reloads, heirs) = asked;
+    let mut ended = running.watch_over(reloads, heirs, stop).await;
+    let Running { threads, choosers, mut tasks, guard, telemetries, stopping, serving, .. } = running;
+    match &ended {
+        Ok(End::Asked) => drop(stopping.send_replace(Stop::Drain)),
+        Ok(End::Taken(_)) => serving.iter().for_each(JoinHandle::abort),
+        Err(_) => drop(stopping.send_replace(Stop::AtOnce)),
+    }
+    let rest = async {
+        while let Some(task) = tasks.join_next().await {
+            if let Err(error) = task.unwrap_or(Err(RunError::PlaneEnded))
+                && ended.is_ok()
+            {
+                ended = Err(error);
+            }
+        }
+    };
+    pulsing(&telemetries, rest).await;
+    drop(choosers);
+    let Ok(End::Taken(giver)) = ended else {
+        close(threads, guard, serving).await?;
+        return ended.map(drop);
+    };
+    threads.stop().await?;
+    guard.leave().await;
+    // Whoever started this process takes its end for the gateway's, unless it knows better.
+    let _ = spawn_blocking(|| giver.wait_until_known()).await;
+    info!("gateway ended: another process has taken over");
+    Ok(())
+}
+
+/// How a gateway's work ends.
+enum End {
+    /// It is told to stop.
+    Asked,
+    /// Another process has taken over.
+    Taken(Giver),
+}
+
+/// A gateway at work.
+struct Running {
+    threads: Threads,
+    choosers: Vec<ChooserThread>,
+    /// Each peer's supervisor, and the way to it.
+    tasks: JoinSet<Result<(), RunError>>,
+    asks: Vec<async_mpsc::Sender<Ask>>,
+    guard: Guarding,
+    devices: Devices,
+    telemetries: Vec<Arc<Telemetry>>,
+    stopping: watch::Sender<Stop>,
+    serving: Serving,
+    legacy: Legacy,
+    /// As long as it lives, no other gateway works on the interface.
+    _lock: Option<UnixListener>,
+}
+
+impl Running {
+    /// Looks after everything until it is time to stop. From then on who asks for a reload hears
+    /// that it is too late.
+    async fn watch_over(
+        &mut self,
+        mut reloads: Reloads,
+        mut heirs: Heirs,
+        mut stop: oneshot::Receiver<()>,
+    ) -> Result<End, RunError> {
+        let mut watchdog = tokio::time::interval(Duration::from_secs(1));
+        let mut preparing: Option<Preparing> = None;
+        loop {
+            tokio::select! {
+                _ = &mut stop => return Ok(End::Asked),
+                Some(ended) = self.tasks.join_next() => {
+                    return Err(ended.unwrap_or(Ok(())).err().unwrap_or(RunError::PlaneEnded));
+                }
+                Some(reply) = reloads.recv() => {
+                    // Whoever asked may not have waited.
+                    let _ = reply.send(reload_at_all(&self.asks).await);
+                }
+                Some(claimant) = heirs.recv(), if preparing.is_none() => {
+                    preparing = self.greet(claimant).await;
+                }
+                (prepared, place) = handover::prepared(&mut preparing) => {
+                    if let Some(giver) = self.hand_over(prepared).await {
+                        return Ok(End::Taken(giver));
+                    }
+                    drop(place);
+                }
+                _ = watchdog.tick() => {
+                    if self.threads.has_ended() {
+                        return Err(RunError::PlaneEnded);
+                    }
+                    if let Some(telemetry) = self.telemetries.first() {
+                        self.guard.look(telemetry).await;
+                        self.devices.look(telemetry, Instant::now()).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Opens and starts everything. `None`: the gateway is to stop.
+async fn set_up(
+    files: Files,
+    stop: &mut oneshot::Receiver<()>,
+    requests: Requests,
+    notifier: &Arc<Notifier>,
+) -> Result<Option<Running>, RunError> {
+    let Files { gateway, policies, path, doors, lock, key_log, mut heir, announce } = files;
     let stamp = Stamp::of(&gateway.identity);
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
-    let events = EventLog::default();
-    let log_of =
-        |peer: &str| if gateway.others.is_empty() { EventLog::default() } else { events.about(peer) };
-    let towards = |(view, policy): (config::Gateway, Policy)| {
-        let log = log_of(&view.peer.name);
-        Towards::new(view, policy, log)
-    };
-    let peers: Vec<_> = gateway.views().into_iter().zip(policies).map(towards).collect();
+    let peers = towards(&gateway, policies);
     let telemetries: Vec<_> = peers.iter().map(|peer| Arc::clone(&peer.telemetry)).collect();
-    let teller = Teller { notifier, telemetries: &telemetries };
-    let bind = || bind_controls(&gateway, &peers, (&identity, &key_log));
-    let Some(controls) = patience::until_there(&mut stop, &teller, bind).await? else { return Ok(()) };
-    let Some((mut guard, lans)) = local_side(&gateway, &mut stop, &teller).await? else { return Ok(()) };
-    let resources = resources(&gateway, &peers, lans)?;
+    let teller = Teller { notifier, telemetries: &telemetries, is_patient: heir.is_none() };
+    let bind = || bind_controls(&gateway, &peers, (&identity, &key_log), heir.as_mut());
+    let mut legacy = Legacy::new(&gateway, notifier);
+    let Some((controls, sockets)) = patience::until_there(stop, &teller, bind).await? else {
+        return Ok(None);
+    };
+    let Some((mut guard, lans)) = local_side(&gateway, heir.as_mut(), stop, &teller).await? else {
+        return Ok(None);
+    };
+    let doors = OpenDoors::open(&gateway, doors, heir.as_mut()).await?;
+    legacy.keep_all(&controls, sockets, lock.as_ref(), &doors)?;
+    let resources = resources(&gateway, &peers, lans, heir.as_mut())?;
     let sightings: Vec<Vec<_>> = (0..peers.len())
         .map(|nth| resources.iter().filter_map(|thread| thread.peers.get(nth)).map(sightings_of).collect())
         .collect();
     let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
+    let most = peers.iter().map(|peer| settings(&peer.gateway, &Arc::new(peer.policy.clone()), MAX_PACKET));
+    let most = most.map(|settings| settings.most_memory()).sum();
+    let controls = match heir {
+        Some(heir) => {
+            takeover::take_over(heir, most, &threads, controls, (notifier, &telemetries, announce))?
+        }
+        None => {
+            threads.begin_anew()?;
+            controls
+        }
+    };
+    guard.own();
     let mut choosers = Vec::new();
     for ((workers, sightings), telemetry) in workers.iter().zip(sightings).zip(&telemetries) {
         choosers.push(workers.choose(sightings, Arc::clone(telemetry))?);
     }
-    let (admins, listener) = listen(&gateway, doors, &peers, requests.clone()).await?;
+    let (admins, serving) = doors.serve(&peers, &requests)?;
     tell_start(&gateway, &telemetries, notifier);
     let (stopping, stopped) = watch::channel(Stop::No);
     let (mut tasks, mut asks) = (JoinSet::new(), Vec::new());
@@ -182,50 +315,19 @@ pub async fn run(
         let supervisor = Supervisor::new(peer, control, workers, renewal, admins.next(), place);
         tasks.spawn(supervisor.run(asked, stopped.clone()));
     }
-    let mut lan = (Devices::of(&gateway.lan.mode), &mut guard, &telemetries[..]);
-    let mut ended = watch_over(&threads, &mut tasks, &mut lan, (reloads, asks), stop).await;
-    stopping.send_replace(if ended.is_ok() { Stop::Drain } else { Stop::AtOnce });
-    let rest = async {
-        while let Some(task) = tasks.join_next().await {
-            let task = task.unwrap_or(Err(RunError::PlaneEnded));
-            ended = std::mem::replace(&mut ended, Ok(())).and(task);
-        }
-    };
-    pulsing(&telemetries, rest).await;
-    drop(choosers);
-    close(threads, guard, listener).await?;
-    ended
-}
-
-/// Looks after everything until it is time to stop. From then on who asks for a reload hears that
-/// it is too late.
-async fn watch_over(
-    threads: &Threads,
-    tasks: &mut JoinSet<Result<(), RunError>>,
-    (devices, guard, telemetries): &mut (Devices, &mut Guarding, &[Arc<Telemetry>]),
-    (mut reloads, asks): (Reloads, Vec<async_mpsc::Sender<oneshot::Sender<Answer>>>),
-    mut stop: oneshot::Receiver<()>,
-) -> Result<(), RunError> {
-    let mut watchdog = tokio::time::interval(Duration::from_secs(1));
-    loop {
-        tokio::select! {
-            _ = &mut stop => return Ok(()),
-            Some(ended) = tasks.join_next() => return ended.unwrap_or(Err(RunError::PlaneEnded)),
-            Some(reply) = reloads.recv() => {
-                // Whoever asked may not have waited.
-                let _ = reply.send(reload_at_all(&asks).await);
-            }
-            _ = watchdog.tick() => {
-                if threads.has_ended() {
-                    return Err(RunError::PlaneEnded);
-                }
-                if let Some(telemetry) = telemetries.first() {
-                    guard.look(telemetry).await;
-                    devices.look(telemetry, Instant::now()).await;
-                }
-            }
-        }
-    }
+    Ok(Some(Running {
+        threads,
+        choosers,
+        tasks,
+        asks,
+        guard,
+        devices: Devices::of(&gateway.lan.mode),
+        telemetries,
+        stopping,
+        serving,
+        legacy,
+        _lock: lock,
+    }))
 }
 
 fn sightings_of(peer: &PeerResources) -> watch::Receiver<PathSnapshot> {
@@ -245,12 +347,12 @@ fn tell_start(gateway: &config::Gateway, telemetries: &[Arc<Telemetry>], notifie
 }
 
 /// Has the files read again for each peer, and puts the answers together.
-async fn reload_at_all(asks: &[async_mpsc::Sender<oneshot::Sender<Answer>>]) -> Answer {
+async fn reload_at_all(asks: &[async_mpsc::Sender<Ask>]) -> Answer {
     // All at once: whoever asks waits for a few seconds only.
     let mut waiting = Vec::new();
     for ask in asks {
         let (reply, answer) = oneshot::channel();
-        if ask.send(reply).await.is_ok() {
+        if ask.send(Ask::Reload(reply)).await.is_ok() {
             waiting.push(answer);
         }
     }
@@ -270,6 +372,18 @@ async fn close(threads: Threads, guard: Guarding, listener: Serving) -> Result<(
     listener.iter().for_each(JoinHandle::abort);
     info!("gateway stopped");
     Ok(())
+}
+
+/// Makes what there is for each peer.
+fn towards(gateway: &config::Gateway, policies: Vec<Policy>) -> Vec<Towards> {
+    let events = EventLog::default();
+    let log_of =
+        |peer: &str| if gateway.others.is_empty() { EventLog::default() } else { events.about(peer) };
+    let towards = |(view, policy): (config::Gateway, Policy)| {
+        let log = log_of(&view.peer.name);
+        Towards::new(view, policy, log)
+    };
+    gateway.views().into_iter().zip(policies).map(towards).collect()
 }
 
 /// One peer, before its supervisor runs.
@@ -294,33 +408,12 @@ impl Towards {
     }
 }
 
-/// Opens the socket, or a socket for each of several peers on one port.
-fn bind_controls(
-    gateway: &config::Gateway,
-    peers: &[Towards],
-    identity: (&Identity, &Option<KeyLog>),
-) -> Result<Vec<Control>, RunError> {
-    let mut configs =
-        peers.iter().map(|peer| control_config(&peer.gateway, identity, &peer.flows, &peer.telemetry));
-    if let [_] = peers {
-        return configs.map(|config| Ok(Control::bind(config)?)).collect();
-    }
-    let address = gateway.wan.listen;
-    let sockets = steering::bind_for_peers(address, &peer_addresses(gateway), None)
-        .map_err(|source| StartError::Bind { address, source })?;
-    let sockets = sockets.into_iter().flatten();
-    sockets.zip(&mut configs).map(|(socket, config)| Ok(Control::on(socket, config)?)).collect()
-}
-
-fn peer_addresses(gateway: &config::Gateway) -> Vec<IpAddr> {
-    gateway.peers().map(|peer| peer.address.ip()).collect()
-}
-
 /// Makes the resources that each data-plane thread owns.
 fn resources(
     gateway: &config::Gateway,
     peers: &[Towards],
     lans: Vec<Lan>,
+    heir: Option<&mut Heir>,
 ) -> Result<Vec<WorkerResources>, RunError> {
     let threads = gateway.data_plane.threads;
     let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
@@ -328,7 +421,7 @@ fn resources(
         .zip(lans)
         .map(|(part, lan)| WorkerResources { part, lan, peers: Vec::new() })
         .collect();
-    for (nth, (peer, bulks)) in peers.iter().zip(open_bulk(gateway, peers)?).enumerate() {
+    for (nth, (peer, bulks)) in peers.iter().zip(open_bulk(gateway, peers, heir)?).enumerate() {
         // The very same for all threads and the chooser: that is how orders tell for which policy
         // they are.
         let shared = Arc::new(peer.policy.clone());
@@ -359,46 +452,6 @@ fn resources(
         }
     }
     Ok(threads)
-}
-
-/// Serves admin, where the gateway file asks for it. Returns what answers for each peer.
-async fn listen(
-    gateway: &config::Gateway,
-    doors: Doors,
-    peers: &[Towards],
-    requests: Requests,
-) -> Result<(Vec<Arc<Admin>>, Serving), RunError> {
-    let Some(config) = &gateway.admin else { return Ok((Vec::new(), Serving::new())) };
-    let address = config.listen;
-    let listener = TcpListener::bind(address).await.map_err(|source| RunError::Admin { address, source })?;
-    let (socket, token) = doors.into_parts();
-    let admin_of = |peer: &Towards| {
-        let Towards { gateway, policy, telemetry, recorder, .. } = peer;
-        let (telemetry, recorder) = (Arc::clone(telemetry), Arc::clone(recorder));
-        Admin::new(gateway, policy, telemetry, recorder, requests.clone(), Instant::now())
-    };
-    let others: Vec<_> = peers.iter().skip(1).map(|peer| Arc::new(admin_of(peer))).collect();
-    let Some(first) = peers.first() else { return Ok((Vec::new(), Serving::new())) };
-    let admin = Arc::new(admin_of(first).with_token(token).with_others(others.clone()));
-    let serving = admin.start(listener.into(), socket).map_err(RunError::System)?;
-    Ok((std::iter::once(admin).chain(others).collect(), serving))
-}
-
-/// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to
-/// stop.
-async fn local_side(
-    gateway: &config::Gateway,
-    stop: &mut oneshot::Receiver<()>,
-    teller: &Teller<'_>,
-) -> Result<Option<(Guarding, Vec<Lan>)>, RunError> {
-    // Before the first packet can come: rules go by names, and need no interface.
-    let guard = match &gateway.lan.mode {
-        LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
-        LanMode::Socket { .. } => None,
-    };
-    let open = || open_lan(&gateway.lan, gateway.data_plane.threads);
-    let lans = patience::until_there(stop, teller, open).await?;
-    Ok(lans.map(|lans| (Guarding::new(guard), lans)))
 }
 
 fn limits(gateway: &config::Gateway) -> Limits {
@@ -499,6 +552,10 @@ pub fn most_memory(gateway: &config::Gateway, policy: &Policy) -> usize {
     gateway.views().iter().map(|view| settings(view, &policy, MAX_PACKET).most_memory()).sum()
 }
 
+fn lock_name(interface: &str) -> String {
+    format!("longhaul/lan/{interface}")
+}
+
 /// Keeps other gateways of this machine, or of its network name space, off the interface for as
 /// long as the returned value lives. To be called before system calls are filtered.
 ///
@@ -508,7 +565,7 @@ pub fn lock(lan: &config::Lan) -> Result<Option<UnixListener>, RunError> {
     let LanMode::Packet { interface } = &lan.mode else { return Ok(None) };
     // An abstract name goes with its process. It belongs to the network name space, as interfaces
     // do.
-    let name = UnixAddress::from_abstract_name(format!("longhaul/lan/{interface}"));
+    let name = UnixAddress::from_abstract_name(lock_name(interface));
     match name.and_then(|name| UnixListener::bind_addr(&name)) {
         Ok(lock) => Ok(Some(lock)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(RunError::Taken(interface.clone())),
@@ -518,78 +575,3 @@ pub fn lock(lan: &config::Lan) -> Result<Option<UnixListener>, RunError> {
 
 /// Header and frame check sequence; what preamble and gap add is the provisioned rate's own affair.
 const ETHERNET: usize = 18;
-
-/// For each data-plane thread.
-fn open_lan(lan: &config::Lan, threads: u8) -> Result<Vec<Lan>, RunError> {
-    let mtu = lan.mtu.map_or(MAX_PACKET, usize::from);
-    match &lan.mode {
-        LanMode::Packet { interface } => Part::all(threads)
-            .map(|part| {
-                let groups = lan.multicast.clone();
-                Packet::open(&PacketConfig { mtu, part, groups, ..PacketConfig::new(interface) })
-            })
-            .map(|packet| packet.map(Lan::Packet))
-            .collect::<io::Result<_>>()
-            .map_err(|source| RunError::Lan { what: interface.clone(), source }),
-        LanMode::Socket { listen, hosts } => {
-            let config = SocketConfig {
-                listen: *listen,
-                hosts: hosts.iter().map(|(inner, outer)| (*inner, *outer)).collect(),
-                learn: true,
-                mtu,
-                udp: BulkConfig::default(),
-            };
-            Socket::bind_all(&config, threads)
-                .map(|sockets| sockets.into_iter().map(Lan::Socket).collect())
-                .map_err(|source| RunError::Lan { what: listen.to_string(), source })
-        }
-    }
-}
-
-/// The longest IP packet for the LAN as it is now; the data plane goes on watching it.
-fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError> {
-    let LanMode::Packet { interface } = &config.mode else { return Ok(lan.mtu().unwrap_or(MAX_PACKET)) };
-    let mtu = lan.mtu().map_err(|source| RunError::Lan { what: interface.clone(), source })?;
-    if let Some(configured) = config.mtu
-        && usize::from(configured) > mtu
-    {
-        warn!(configured, interface, mtu, "lan.mtu is more than can be sent; the lesser value holds");
-    }
-    Ok(mtu)
-}
-
-/// For each peer, and for each data-plane thread. Peers share the ports.
-fn open_bulk(gateway: &config::Gateway, peers: &[Towards]) -> Result<Vec<Vec<Bulk>>, RunError> {
-    let (wan, threads) = (&gateway.wan, gateway.data_plane.threads);
-    let address = wan.bulk_listen();
-    let failed = |address| move |source| RunError::Bulk { address, source };
-    let is_one = peers.len() < 2;
-    let sockets = match is_one {
-        true => steering::bind(address, threads, Key::Sender).map(|sockets| vec![sockets]),
-        false => steering::bind_for_peers(address, &peer_addresses(gateway), Some(threads)),
-    };
-    let mut all = Vec::new();
-    for (nth, (peer, sockets)) in peers.iter().zip(sockets.map_err(failed(address))?).enumerate() {
-        // Marks tell of congestion where somebody answers to them.
-        let adaptive = peer.gateway.peer.congestion == Congestion::Adaptive;
-        let ecn = adaptive.then_some(EcnCodepoint::Ect0);
-        let config = BulkConfig { gso: wan.gso, ecn, ..BulkConfig::default() };
-        let mut bulks = Vec::new();
-        for (part, socket) in Part::all(threads).zip(sockets) {
-            let mut bulk = Bulk::from_socket(socket, config).map_err(failed(address))?;
-            let mut lanes = wan.lanes_of(part.thread);
-            // All receive by the same port; the first thread also sends by it.
-            match part.thread {
-                0 => drop(lanes.next()),
-                _ => bulk = bulk.without_lanes(),
-            }
-            for lane in lanes {
-                let socket = steering::bind_lane(lane, nth == 0, !is_one).map_err(failed(lane))?;
-                bulk.add_lane_by(socket).map_err(failed(lane))?;
-            }
-            bulks.push(bulk);
-        }
-        all.push(bulks);
-    }
-    Ok(all)
-}

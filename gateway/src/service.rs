@@ -64,6 +64,38 @@ impl Notifier {
         Ok(Self { socket: Some((socket, address)), watchdog, is_ready: AtomicBool::new(false) })
     }
 
+    /// Returns true if there is a service manager.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// Returns the watchdog's time in microseconds, for a process that takes over.
+    #[must_use]
+    pub fn watchdog_micros(&self) -> Option<u64> {
+        self.watchdog.and_then(|time| u64::try_from(time.as_micros()).ok())
+    }
+
+    /// The same with the watchdog of the process whose place this one takes: the service manager
+    /// tells its main process only.
+    #[must_use]
+    pub fn with_watchdog(mut self, micros: Option<u64>) -> Self {
+        if self.is_heard() {
+            self.watchdog = self.watchdog.or(micros.map(Duration::from_micros));
+        }
+        self
+    }
+
+    /// Says that this process is the gateway from now on. Blocks for a second at most, if there is
+    /// no room: the process before may end then.
+    pub fn is_main_process(&self) {
+        let state = format!("MAINPID={}", std::process::id());
+        let mut tries = 0..10;
+        while tries.next().is_some() && !self.tell(&state) {
+            std::thread::sleep(RETRY);
+        }
+    }
+
     /// Says that the gateway is stopping.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");

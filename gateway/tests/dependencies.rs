@@ -41,6 +41,7 @@ const MAY: [(&str, &[&str]); 18] = [
             "reliability",
             "roce",
             "session",
+            "snapshot",
             "soft-nic",
             "splice",
             "testbed",

@@ -41,6 +41,8 @@ mod resume;
 mod service;
 #[path = "pair/times.rs"]
 mod times;
+#[path = "pair/upgrade.rs"]
+mod upgrade;
 
 /// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
 /// test.
@@ -113,9 +115,17 @@ impl Pair {
 
     /// Client and server of the next transfer.
     fn transfer(&mut self, limit: Limit) -> (Endpoint, Endpoint) {
+        self.transfer_otherwise(limit, |_| {})
+    }
+
+    fn transfer_otherwise(
+        &mut self,
+        limit: Limit,
+        change: impl FnOnce(&mut Workload),
+    ) -> (Endpoint, Endpoint) {
         let [a, b] = self.hosts.next().unwrap();
         self.index += 1;
-        let workload = Workload {
+        let mut workload = Workload {
             qps: 3,
             mix: Mix::ALL,
             message: 9001,
@@ -126,6 +136,7 @@ impl Pair {
             qp: QpConfig { timeout: Some(Duration::from_millis(500)), ..QpConfig::default() },
             ..Workload::default()
         };
+        change(&mut workload);
         let start = |bound: Bound, site, other, role| {
             let config = EndpointConfig {
                 bind: bound.address().unwrap(),
@@ -618,19 +629,6 @@ fn programs_learn_that_a_lan_is_too_narrow() {
         });
         pair.testbed.stop().unwrap();
     }
-}
-
-#[test]
-fn a_gateway_says_why_there_is_no_session() {
-    let mut pair = Pair::start(SCHEMES[0], 1);
-    pair.testbed.kill(Site::B).unwrap();
-    wait_until("nothing is said of the peer that does not answer", &|| {
-        let error = pair.status(Site::A).session.last_error;
-        error.is_some_and(|error| error.starts_with("no session: "))
-    });
-    let metrics = pair.testbed.fetch(Site::A, "/metrics").unwrap();
-    let refused = |line: &&str| line.starts_with("longhaul_sessions_refused_total{") && !line.ends_with(" 0");
-    assert!(metrics.lines().any(|line| refused(&line)), "{metrics}");
 }
 
 fn wait_until(what: &str, reached: &dyn Fn() -> bool) {

@@ -12,7 +12,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 /// Set by systemd for a unit with `RuntimeDirectory=`.
 const RUNTIME_DIRECTORY: &str = "RUNTIME_DIRECTORY";
@@ -77,13 +77,34 @@ impl Doors {
     /// # Errors
     /// A line that names the file.
     pub fn open(admin: Option<&config::Admin>) -> Result<Self, String> {
+        let path = Self::path(admin);
         let Some(admin) = admin else { return Ok(Self::default()) };
-        let usual =
-            || std::env::var_os(RUNTIME_DIRECTORY).map(|folder| PathBuf::from(folder).join("admin.sock"));
-        let path = admin.socket.clone().or_else(usual);
         let socket = path.as_deref().map(open_socket).transpose()?;
         let token = admin.token.as_deref().map(Token::read).transpose()?;
         Ok(Self { socket, token })
+    }
+
+    /// Goes on with another process's socket.
+    ///
+    /// # Errors
+    /// A line that names the file.
+    pub fn adopt(admin: &config::Admin, socket: StdUnixListener) -> Result<Self, String> {
+        let token = admin.token.as_deref().map(Token::read).transpose()?;
+        Ok(Self { socket: Some(socket), token })
+    }
+
+    /// Returns the path of the socket that a gateway with this file opens, if any.
+    #[must_use]
+    pub fn path(admin: Option<&config::Admin>) -> Option<PathBuf> {
+        let usual =
+            || std::env::var_os(RUNTIME_DIRECTORY).map(|folder| PathBuf::from(folder).join("admin.sock"));
+        admin?.socket.clone().or_else(usual)
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> Option<&StdUnixListener> {
+        self.socket.as_ref()
     }
 
     /// Takes both apart.
@@ -135,9 +156,22 @@ impl fmt::Display for Client {
 }
 
 /// A connection of either kind.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
+    /// Returns the socket if it is a Unix socket.
+    fn into_unix(self: Box<Self>) -> Option<UnixStream>;
+}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl Stream for TcpStream {
+    fn into_unix(self: Box<Self>) -> Option<UnixStream> {
+        None
+    }
+}
+
+impl Stream for UnixStream {
+    fn into_unix(self: Box<Self>) -> Option<UnixStream> {
+        Some(*self)
+    }
+}
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {

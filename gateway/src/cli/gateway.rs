@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use tracing::{Level, warn};
 
 use super::failure::{FAILED, Failure, Outcome, failed, unusable};
-use super::{LAST_WORDS, runtime, style};
-use crate::admin::Doors;
+use super::takeover::{Beginning, TakeOverArgs};
+use super::{LAST_WORDS, runtime, style, takeover};
 use crate::causes::chain;
 use crate::key_log::KeyLogFile;
 use crate::logs::Logs;
@@ -32,6 +32,8 @@ pub(super) struct GatewayArgs {
     /// read the traffic
     #[arg(long, value_name = "FILE")]
     key_log: Option<PathBuf>,
+    #[command(flatten)]
+    take_over: TakeOverArgs,
     /// End when the process that started this one does
     #[arg(long, hide = true)]
     with_parent: bool,
@@ -69,31 +71,34 @@ impl GatewayArgs {
         if !problems.is_empty() {
             logs.print(Level::WARN, &problems);
         }
-        descriptors::provide(gateway).map_err(failed)?;
-        let _lock = run::lock(&gateway.lan).map_err(failed)?;
-        let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
+        let (gateway, policies) = ((**gateway).clone(), policies(gateway, policy)?);
+        self.run_on(gateway, policies, logs)
+    }
+
+    /// Runs the gateway of files that are valid.
+    fn run_on(&self, gateway: Gateway, policies: Vec<Policy>, logs: &Logs) -> Outcome {
+        descriptors::provide(&gateway).map_err(failed)?;
+        let Some(Beginning { heir, lock, doors }) = self.take_over.begin(&gateway)? else { return Ok(()) };
         let key_log = self.key_log.as_deref().map(open_key_log).transpose()?;
-        let gateway_file = (**gateway).clone();
-        let policies = policies(&gateway_file, policy)?;
-        let notifier = Arc::new(Notifier::from_environment().map_err(|error| {
+        let notifier = Notifier::from_environment().map_err(|error| {
             failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
-        })?);
-        // Before there are threads that would keep what this one gives up.
-        privileges::give_up(gateway)
-            .map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
-        if gateway.security.filter_system_calls {
-            privileges::filter_system_calls().map_err(|error| {
-                failed(format!(
-                    "cannot filter system calls: {error}; security.filter_system_calls = false does without"
-                ))
-            })?;
-        }
+        })?;
+        let watchdog = heir.as_ref().and_then(|heir| heir.stand().watchdog);
+        let notifier = Arc::new(notifier.with_watchdog(watchdog));
+        give_up_privileges(&gateway)?;
         let key_log = key_log.map(KeyLogFile::start).transpose().map_err(failed)?;
-        let files = Files { gateway: gateway_file, policies, path: self.config.clone(), doors, key_log };
+        let (announce, announced) = self.take_over.announcer().unzip();
+        let path = self.config.clone();
+        let files = Files { gateway, policies, path, doors, lock, key_log, heir, announce };
         let runtime = runtime()?;
         let ended = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel();
             let (requests, reloads) = requests::channel();
+            let (requests, heirs) = requests.with_heirs();
+            if let Some(announced) = announced {
+                // Whoever started this may be gone.
+                tokio::spawn(async { announced.await.map(|text| takeover::announce(&text)) });
+            }
             let signals = Signals::new().map_err(failed)?;
             tokio::spawn(signals.handle_commands(
                 stop,
@@ -101,7 +106,7 @@ impl GatewayArgs {
                 logs.clone(),
                 Arc::clone(&notifier),
             ));
-            run::run(files, stopped, requests, reloads, &notifier).await.map_err(|error| {
+            run::run(files, stopped, requests, (reloads, heirs), &notifier).await.map_err(|error| {
                 let remedy = run::remedy(&error).map(|remedy| format!("\n  help: {remedy}"));
                 failed(format!("{}{}", chain(&error), remedy.unwrap_or_default()))
             })
@@ -110,6 +115,19 @@ impl GatewayArgs {
         runtime.shutdown_background();
         ended
     }
+}
+
+/// Before there are threads that would keep what this one gives up.
+fn give_up_privileges(gateway: &Gateway) -> Outcome {
+    privileges::give_up(gateway).map_err(|error| failed(format!("cannot give up capabilities: {error}")))?;
+    if gateway.security.filter_system_calls {
+        privileges::filter_system_calls().map_err(|error| {
+            failed(format!(
+                "cannot filter system calls: {error}; security.filter_system_calls = false does without"
+            ))
+        })?;
+    }
+    Ok(())
 }
 
 /// Returns the policy towards each peer; `policy` is that which the file names for all.

@@ -23,7 +23,9 @@ mod record;
 mod reload;
 mod simulate;
 mod status;
+mod takeover;
 mod top;
+mod upgrade;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -75,6 +77,8 @@ enum Command {
     Top(top::TopArgs),
     /// Have a running gateway read its policy file again
     Reload(reload::ReloadArgs),
+    /// Have this program take the place of a running gateway, whose flows go on
+    Upgrade(upgrade::UpgradeArgs),
     /// Collect what helps others to help, without keys, in one archive
     Bundle(bundle::BundleArgs),
     /// Compare the schemes for a link by their expected completion times, by message size
@@ -141,6 +145,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Top(args) => args.run(),
         Command::Bundle(args) => args.run(),
         Command::Reload(args) => args.run(),
+        Command::Upgrade(args) => args.run(),
         Command::Plan(args) => plan::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Record(args) => args.run(),

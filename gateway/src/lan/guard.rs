@@ -87,6 +87,8 @@ pub struct Guard {
     forward: Option<Forward>,
     /// The same.
     neighbours: Option<Neighbours>,
+    /// Rules are another process's as well, and stay.
+    is_shared: bool,
 }
 
 impl Guard {
@@ -108,6 +110,7 @@ impl Guard {
             wanted: Vec::new(),
             forward: None,
             neighbours: None,
+            is_shared: false,
         };
         let earlier = guard.earlier_rules()?;
         // Ours from here on: whatever fails, dropping the guard removes them.
@@ -166,6 +169,12 @@ impl Guard {
             }
         }
         Ok(missing)
+    }
+
+    /// Says if another process has the same rules, which then stay when this is dropped. Its tables
+    /// are its own, and go.
+    pub fn share(&mut self, is_shared: bool) {
+        self.is_shared = is_shared;
     }
 
     /// Removes the rules.
@@ -247,6 +256,9 @@ fn neighbours(interface: &str) -> Option<Neighbours> {
 impl Drop for Guard {
     fn drop(&mut self) {
         let rules = mem::take(&mut self.installed);
+        if self.is_shared {
+            return;
+        }
         if let Err(error) = delete_all(&mut self.kernel, rules) {
             tracing::warn!(interface = self.interface, %error, "policy routing rules of ours remain");
         }

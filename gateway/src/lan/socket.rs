@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,8 +111,13 @@ impl Socket {
     /// Binds a socket for each of so many threads. Each gets what its hosts send, and what one
     /// learns all know.
     pub fn bind_all(config: &SocketConfig, threads: u8) -> io::Result<Vec<Self>> {
+        Self::adopt_all(config, steering::bind(config.listen, threads, Key::Packet)?)
+    }
+
+    /// As [`Socket::bind_all`], with a bound socket for each thread.
+    pub fn adopt_all(config: &SocketConfig, sockets: Vec<UdpSocket>) -> io::Result<Vec<Self>> {
+        let threads = u8::try_from(sockets.len()).unwrap_or(u8::MAX);
         let learnt = (threads > 1).then(Arc::<Learnt>::default);
-        let sockets = steering::bind(config.listen, threads, Key::Packet)?;
         Part::all(threads)
             .zip(sockets)
             .map(|(part, socket)| {

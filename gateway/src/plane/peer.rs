@@ -13,7 +13,7 @@ use roce::ip::{Datagram, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd};
 
-use super::{BLOCKED, BUDGET, Counts, Observer, Order, PerLane, Share};
+use super::{BLOCKED, BUDGET, Counts, Freeze, Lent, Observer, Order, PerLane, Share};
 use crate::lan::Lan;
 use crate::wan::Bulk;
 
@@ -49,6 +49,13 @@ pub struct PeerAddress {
     pub remote: Vec<IpNet>,
     /// Longest WAN packet of any session, plaintext bytes.
     pub max_packet: usize,
+}
+
+/// The step after the orders that have come.
+pub(super) enum Next {
+    GoOn,
+    Freeze(Freeze),
+    Stop,
 }
 
 /// Something to be told when it is so, or at the deadline.
@@ -127,6 +134,11 @@ impl<O: Observer> PeerSide<O> {
         }
     }
 
+    /// Returns all that another process needs to go on with the flows.
+    pub(super) fn snapshot(&mut self, now: Instant) -> Result<Vec<u8>, String> {
+        self.core.snapshot(now).map_err(|error| error.to_string())
+    }
+
     pub(super) fn remote(&self) -> &[IpNet] {
         &self.remote
     }
@@ -203,8 +215,8 @@ impl<O: Observer> PeerSide<O> {
         wake_at(self.core.next_timeout(now), house, is_blocked, now)
     }
 
-    /// Carries out the orders that have come, and returns true to go on.
-    pub(super) fn handle_commands(&mut self, lan: &Lan) -> bool {
+    /// Carries out the orders that have come.
+    pub(super) fn handle_commands(&mut self, lan: &Lan) -> Next {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
@@ -255,8 +267,13 @@ impl<O: Observer> PeerSide<O> {
                 Ok(Order::Part(deadline, reply)) => {
                     self.awaited = Some(Awaited { reached: Gateway::has_parted, deadline, reply });
                 }
-                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return false,
-                Err(TryRecvError::Empty) => return true,
+                Ok(Order::Lend(reply)) => {
+                    // Nobody may care to know any more.
+                    let _ = reply.send(Lent::of(&self.bulk, lan));
+                }
+                Ok(Order::Freeze(freeze)) => return Next::Freeze(freeze),
+                Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Next::Stop,
+                Err(TryRecvError::Empty) => return Next::GoOn,
             }
         }
     }

@@ -43,6 +43,20 @@ impl Guarding {
         };
     }
 
+    /// Leaves the rules to another process that has them as well.
+    pub(super) async fn leave(self) {
+        if let Some(mut guard) = self.end().await {
+            guard.share(true);
+        }
+    }
+
+    /// Keeps the rules, which were shared with the process before.
+    pub(super) fn own(&mut self) {
+        if let Self::Idle(guard) = self {
+            guard.share(false);
+        }
+    }
+
     /// Returns the guard, to be removed. A look that takes too long keeps it.
     pub(super) async fn end(self) -> Option<Guard> {
         match self {

@@ -23,6 +23,8 @@ pub(super) struct Teller<'a> {
     pub(super) notifier: &'a Arc<Notifier>,
     /// Towards each peer.
     pub(super) telemetries: &'a [Arc<Telemetry>],
+    /// False: what is missing now is an error.
+    pub(super) is_patient: bool,
 }
 
 impl Teller<'_> {
@@ -65,7 +67,7 @@ async fn try_every<T>(
                 }
                 return Ok(Some(opened));
             }
-            Err(error) if comes_later(&error) => {
+            Err(error) if teller.is_patient && comes_later(&error) => {
                 if !std::mem::replace(&mut has_told, true) {
                     let why = crate::causes::chain(&error);
                     warn!("waiting for what is missing on this machine: {why}");
@@ -136,7 +138,8 @@ mod tests {
         let (_stop, mut stopped) = oneshot::channel();
         let mut attempts = 0;
         let (notifier, telemetry) = nobody();
-        let teller = Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry) };
+        let teller =
+            Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry), is_patient: true };
         let opened = try_every(Duration::ZERO, &mut stopped, &teller, || {
             attempts += 1;
             if attempts < 100 { Err(lan(Errno::NODEV)) } else { Ok(attempts) }
@@ -151,7 +154,8 @@ mod tests {
         let missing = || Err::<(), _>(lan(Errno::NODEV));
         let mut stop = Some(stop);
         let (notifier, telemetry) = nobody();
-        let teller = Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry) };
+        let teller =
+            Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry), is_patient: true };
         let ended = try_every(Duration::ZERO, &mut stopped, &teller, || {
             drop(stop.take());
             missing()

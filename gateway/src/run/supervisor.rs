@@ -6,11 +6,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use session::control::{Command, Control, DownReason, Event};
+use session::control::{Claim, Command, Control, DownReason, Event, Hold, SocketLost};
 use session::identity::Identity;
 use session::message::{GoodbyeReason, Pairing};
+use session::resumption::Resumption;
 use splice::SessionEnd;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use super::telling::Telling;
@@ -33,6 +35,22 @@ pub(super) enum Stop {
     Drain,
     /// Nothing carries them any more.
     AtOnce,
+}
+
+/// A request to a supervisor.
+pub(super) enum Ask {
+    /// Have the files read again.
+    Reload(oneshot::Sender<Answer>),
+    /// Have the session stand still, while another process may take over.
+    Hold(Holding),
+}
+
+/// The time in which a session stands still.
+pub(super) struct Holding {
+    /// Told when it does: what the other process has to hold, or why no flow would go on.
+    pub(super) standing: oneshot::Sender<Result<Option<Arc<Resumption>>, String>>,
+    /// True: the other process has taken over. False, or no answer: the session goes on.
+    pub(super) taken: oneshot::Receiver<bool>,
 }
 
 /// How long the end of things is waited for.
@@ -84,35 +102,44 @@ impl Supervisor {
     /// Runs until `stopped` says so. Each of `asked` has the files read again.
     pub(super) async fn run(
         self,
-        mut asked: mpsc::Receiver<oneshot::Sender<Answer>>,
+        mut asked: mpsc::Receiver<Ask>,
         mut stopped: watch::Receiver<Stop>,
     ) -> Result<(), RunError> {
         let Self { name, control, workers, telemetry, flows, .. } = self;
         let (mut reloader, mut renewal, mut telling) = (self.reloader, self.renewal, self.telling);
         let Times { drain, dead_after } = self.times;
-        let (events_in, mut events) = mpsc::channel(16);
+        let (events_in, events) = mpsc::channel(16);
         let (commands, commands_out) = mpsc::channel(4);
+        let claim = control.claim();
         let control = tokio::spawn(control.run(events_in, commands_out));
+        let mut sessions = Sessions { workers, telemetry, flows, dead_after, events, claim, is_up: false };
         let mut watchdog = tokio::time::interval(Duration::from_secs(1));
         let stop = loop {
             tokio::select! {
                 stop = told_to_stop(&mut stopped) => break stop,
-                event = events.recv() => match event {
-                    Some(event) => handle_event(event, &workers, &telemetry, &flows, dead_after).await,
+                event = sessions.events.recv() => match event {
+                    Some(event) => sessions.handle(event).await,
                     None => break Stop::Drain,
                 },
-                Some(reply) = asked.recv() => {
-                    let adopt = async |policy, cells| workers.adopt(policy, cells).await;
-                    // Whoever asked may not have waited.
-                    let _ = reply.send(reload_all(&mut renewal, &mut reloader, adopt).await);
-                }
+                Some(ask) = asked.recv() => match ask {
+                    Ask::Reload(reply) => {
+                        let adopt = async |policy, cells| sessions.workers.adopt(policy, cells).await;
+                        // Whoever asked may not have waited.
+                        let _ = reply.send(reload_all(&mut renewal, &mut reloader, adopt).await);
+                    }
+                    Ask::Hold(holding) => if sessions.hold(holding, &commands).await {
+                        sessions.events.close();
+                        return leave(control, &name).await;
+                    },
+                },
                 _ = watchdog.tick() => {
-                    telling.look(&telemetry, Instant::now());
+                    telling.look(&sessions.telemetry, Instant::now());
                     renewal.look().await;
-                    telemetry.pulse();
+                    sessions.telemetry.pulse();
                 }
             }
         };
+        let Sessions { workers, telemetry, mut events, .. } = sessions;
         if stop == Stop::Drain {
             telemetry.session(SessionState::Draining, None, Instant::now());
             info!(peer = name, within = ?drain, "stopping: no new flows, those there may finish");
@@ -122,9 +149,7 @@ impl Supervisor {
         // If control is gone, so is whoever would hear it.
         let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
         events.close();
-        if control.await.is_err() {
-            warn!(peer = name, "the control connection did not end cleanly");
-        }
+        leave(control, &name).await?;
         if stop == Stop::Drain {
             // Who has not heard of it by then goes without.
             parted.all().await;
@@ -132,6 +157,71 @@ impl Supervisor {
         Ok(())
     }
 }
+
+/// Waits for the control connection's end.
+async fn leave(control: JoinHandle<Result<(), SocketLost>>, name: &str) -> Result<(), RunError> {
+    if control.await.is_err() {
+        warn!(peer = name, "the control connection did not end cleanly");
+    }
+    Ok(())
+}
+
+/// The control connection's events, on their way to the data plane.
+struct Sessions {
+    workers: Workers,
+    telemetry: Arc<Telemetry>,
+    flows: Vec<watch::Sender<Arc<[Pairing]>>>,
+    dead_after: Duration,
+    events: mpsc::Receiver<Event>,
+    claim: Claim,
+    /// There is a session, or its flows wait for it.
+    is_up: bool,
+}
+
+impl Sessions {
+    async fn handle(&mut self, event: Event) {
+        self.is_up = !matches!(event, Event::Down(_));
+        handle_event(event, &self.workers, &self.telemetry, &self.flows, self.dead_after).await;
+    }
+
+    /// Stands still until it is known who goes on. Returns true if that is another process.
+    async fn hold(&mut self, holding: Holding, commands: &mpsc::Sender<Command>) -> bool {
+        let Holding { standing, taken } = holding;
+        let (stands, mut is_standing) = oneshot::channel();
+        let (verdict, is_taken) = oneshot::channel();
+        let hold = Hold { standing: stands, taken: is_taken };
+        if commands.send(Command::Hold(hold)).await.is_err() {
+            return false;
+        }
+        loop {
+            tokio::select! {
+                // What was told before belongs to what the other process is given.
+                biased;
+                Some(event) = self.events.recv() => self.handle(event).await,
+                stands = &mut is_standing => match stands {
+                    Ok(()) => break,
+                    Err(_) => return false,
+                },
+            }
+        }
+        while let Ok(event) = self.events.try_recv() {
+            self.handle(event).await;
+        }
+        let claim = self.claim.get();
+        let ends = self.is_up && claim.is_none();
+        let answer = if ends { Err(NOTHING_GOES_ON.to_owned()) } else { Ok(claim) };
+        // Nobody may wait for it any more; then nobody answers either.
+        let _ = standing.send(answer);
+        let is_taken = taken.await.unwrap_or(false);
+        // Control goes on as well if nobody answers.
+        let _ = verdict.send(is_taken);
+        is_taken
+    }
+}
+
+/// Why a session cannot be handed over.
+const NOTHING_GOES_ON: &str = "flows would end with their session, since peer.resume_for is 0 s here or at \
+                               the peer: that takes a restart";
 
 /// Waits until the gateway stops.
 async fn told_to_stop(stopped: &mut watch::Receiver<Stop>) -> Stop {

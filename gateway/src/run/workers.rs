@@ -1,5 +1,8 @@
 //! The data-plane threads, and the way to talk to all of them.
 
+mod beginning;
+mod standing;
+
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -11,7 +14,7 @@ use reliability::selector;
 use session::OVERHEAD;
 use session::control::Session;
 use session::message::Pairing;
-use splice::{Gateway, SessionEnd, Settings, StaleFlow, Tuning, Undrained};
+use splice::{SessionEnd, Settings, StaleFlow, Tuning, Undrained};
 use tokio::sync::{oneshot, watch};
 
 use super::RunError;
@@ -25,6 +28,10 @@ use crate::plane::{Order, PeerAddress, PeerSide, Share, Worker};
 use crate::steering::Part;
 use crate::telemetry::Telemetry;
 use crate::wan::Bulk;
+
+use beginning::Begin;
+pub(super) use beginning::Restored;
+pub(super) use standing::State;
 
 /// The resources that a thread owns besides its flows.
 pub(super) struct WorkerResources {
@@ -48,9 +55,12 @@ pub(super) struct PeerResources {
 pub(super) struct Threads(Vec<Thread>);
 
 struct Thread {
+    part: Part,
     /// A way to each of the thread's peers. While it is here, no peer's orders end early.
     orders: Vec<mpsc::Sender<Order>>,
     waker: Waker,
+    /// The way to tell it what to begin with.
+    begin: mpsc::Sender<Begin>,
     thread: JoinHandle<io::Result<()>>,
 }
 
@@ -79,7 +89,8 @@ impl<T> Answers<T> {
 }
 
 impl Threads {
-    /// Starts a thread for each of `resources`. Returns the way to each peer's side as well.
+    /// Starts a thread for each of `resources`, which waits to be told what to begin with. Returns
+    /// the way to each peer's side as well.
     pub(super) fn start(
         resources: Vec<WorkerResources>,
         busy_poll: Duration,
@@ -127,22 +138,23 @@ impl Threads {
 impl Thread {
     fn start(resources: WorkerResources, busy_poll: Duration) -> Result<Self, RunError> {
         let (waker, wakeup) = waker().map_err(RunError::System)?;
-        let WorkerResources { part, lan, peers } = resources;
+        let WorkerResources { part, mut lan, peers } = resources;
         let (orders, receivers): (Vec<_>, Vec<_>) = peers.iter().map(|_| mpsc::channel()).unzip();
+        let (begin, beginning) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("data-plane-{}", part.thread))
             .spawn(move || {
-                let now = Instant::now();
-                let side = |(peer, orders): (PeerResources, _)| {
-                    let PeerResources { to, settings, bulk, share, publisher } = peer;
-                    let core = Gateway::new(part_of(&settings, part), now);
+                let settings: Vec<_> = peers.iter().map(|peer| part_of(&peer.settings, part)).collect();
+                let Some(cores) = beginning::cores(&beginning, &settings, &mut lan) else { return Ok(()) };
+                let side = |((peer, orders), core): ((PeerResources, _), _)| {
+                    let PeerResources { to, bulk, share, publisher, .. } = peer;
                     PeerSide::new(to, core, bulk, share, orders, publisher)
                 };
-                let peers = peers.into_iter().zip(receivers).map(side).collect();
-                Worker::new(lan, peers, wakeup, now).with_busy_poll(busy_poll).run()
+                let peers = peers.into_iter().zip(receivers).zip(cores).map(side).collect();
+                Worker::new(lan, peers, wakeup, Instant::now()).with_busy_poll(busy_poll).run()
             })
             .map_err(RunError::System)?;
-        Ok(Self { orders, waker, thread })
+        Ok(Self { part, orders, waker, begin, thread })
     }
 
     fn end(&self) {

@@ -358,6 +358,12 @@ impl Bulk {
         if self.blocked.count_ones() < self.outlets.count() { self.blocked } else { 0 }
     }
 
+    /// Its sockets: the one that receives, and the further lanes'.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let Outlets { first, further, .. } = &self.outlets;
+        std::iter::once(first).chain(further).map(|outlet| outlet.socket.as_fd())
+    }
+
     /// The socket that receives, to be polled.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.outlets.first.socket.as_fd()

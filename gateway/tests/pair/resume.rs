@@ -130,3 +130,16 @@ fn flows_end_when_they_have_waited_for_long_enough() {
     pair.complete_transfer(40);
     pair.testbed.stop().unwrap();
 }
+
+#[test]
+fn a_gateway_says_why_there_is_no_session() {
+    let mut pair = Pair::start(SCHEMES[0], 1);
+    pair.testbed.kill(Site::B).unwrap();
+    wait_until("nothing is said of the peer that does not answer", &|| {
+        let error = pair.status(Site::A).session.last_error;
+        error.is_some_and(|error| error.starts_with("no session: "))
+    });
+    let metrics = pair.testbed.fetch(Site::A, "/metrics").unwrap();
+    let refused = |line: &&str| line.starts_with("longhaul_sessions_refused_total{") && !line.ends_with(" 0");
+    assert!(metrics.lines().any(|line| refused(&line)), "{metrics}");
+}

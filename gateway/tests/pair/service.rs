@@ -39,3 +39,34 @@ fn a_service_manager_hears_how_the_gateway_stands() {
     assert_eq!(last.as_deref(), Some("STOPPING=1"));
     signal.join().unwrap().unwrap();
 }
+
+/// The service manager hears who goes on before the old process ends. The new one has the watchdog
+/// of the old one, though nobody tells it.
+#[test]
+fn a_service_manager_hears_who_takes_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let commands = format!(
+        "case \"$*\" in gateway*a.toml) export NOTIFY_SOCKET={};; esac\n\
+         case \"$*\" in *take-over*) ;; gateway*a.toml) export WATCHDOG_USEC=1500000;; esac\n\
+         exec {} \"$@\"\n",
+        socket.to_str().unwrap(),
+        env!("CARGO_BIN_EXE_longhaul")
+    );
+    let program = script(folder.path(), &commands);
+    let mut pair = Pair::start_otherwise(1, |plan| plan.program.clone_from(&program));
+    let next = || std::iter::repeat_with(|| hear(&manager)).find(|said| said != "WATCHDOG=1").unwrap();
+    assert_eq!([next(), next()], ["STATUS=running: site a, peer b", "READY=1"]);
+    for _ in 0..3 {
+        assert!(pair.testbed.upgrade(Site::A, &program, PATIENCE).unwrap());
+        // The old one has ended.
+        assert_eq!(next(), format!("MAINPID={}", pair.testbed.pid(Site::A)));
+        assert_eq!([next(), next()], ["STATUS=running: site a, peer b", "READY=1"]);
+        assert_eq!(hear(&manager), "WATCHDOG=1");
+    }
+    pair.testbed.wait_for_session(&|| false).unwrap();
+    pair.complete_transfer(20);
+    drop(pair);
+}

@@ -97,6 +97,7 @@ authority = "ca.crt"
 
 [admin]
 listen = "{admin}"
+socket = "{name}.sock"
 
 [policy]
 file = "policy.toml"

@@ -47,13 +47,51 @@ impl Gateway {
     }
 
     pub(super) fn restart(&mut self) -> Result<(), TestbedError> {
+        self.child = Some(self.spawn(&self.program, &[])?);
+        Ok(())
+    }
+
+    /// Starts `program` to take the running gateway's place. Returns true once that has ended, and
+    /// false if the new process ends instead.
+    pub(super) fn upgrade(&mut self, program: &Path, patience: Duration) -> Result<bool, TestbedError> {
+        let mut next = self.spawn(program, &["--take-over"])?;
+        let end = Instant::now() + patience;
+        loop {
+            if next.try_wait().map_err(TestbedError::io("a gateway process"))?.is_some() {
+                self.check()?;
+                return Ok(false);
+            }
+            let Some(child) = &mut self.child else { return Ok(false) };
+            match child.try_wait().map_err(TestbedError::io("a gateway process"))? {
+                Some(status) if status.success() => {
+                    self.child = Some(next);
+                    return Ok(true);
+                }
+                Some(status) => {
+                    // Nobody is left to hear of an error.
+                    let _ = next.kill().and_then(|()| next.wait());
+                    return Err(self.ended(status.to_string()));
+                }
+                None if Instant::now() >= end => {
+                    let _ = next.kill().and_then(|()| next.wait());
+                    self.check()?;
+                    return Ok(false);
+                }
+                None => std::thread::sleep(TICK),
+            }
+        }
+    }
+
+    fn spawn(&self, program: &Path, further: &[&str]) -> Result<Child, TestbedError> {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
             .open(&self.log)
             .map_err(TestbedError::io("a gateway's log"))?;
-        let child = Command::new(&self.program)
-            .args(["gateway", "--with-parent", "--config"])
+        Command::new(program)
+            .args(["gateway", "--with-parent"])
+            .args(further)
+            .arg("--config")
             .arg(&self.config)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -61,9 +99,7 @@ impl Gateway {
             // A terminal's Ctrl-C is for whoever started us; we stop the gateways ourselves.
             .process_group(0)
             .spawn()
-            .map_err(TestbedError::io("a gateway process"))?;
-        self.child = Some(child);
-        Ok(())
+            .map_err(TestbedError::io("a gateway process"))
     }
 
     pub(super) fn lan(&self) -> SocketAddr {

@@ -375,6 +375,15 @@ impl Testbed {
         self.gateway_mut(site).restart()
     }
 
+    /// Starts `program` to take the place of a running gateway, and waits for that. False: it has
+    /// not, within `patience`, and the gateway goes on.
+    ///
+    /// # Errors
+    /// The gateway has ended otherwise.
+    pub fn upgrade(&mut self, site: Site, program: &Path, patience: Duration) -> Result<bool, TestbedError> {
+        self.gateway_mut(site).upgrade(program, patience)
+    }
+
     /// Asks both gateways to stop and waits for their end.
     ///
     /// # Errors

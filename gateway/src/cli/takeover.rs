@@ -1,0 +1,83 @@
+//! The beginning of `longhaul gateway`: from nothing, or in the place of a gateway that runs.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixListener;
+
+use clap::Args;
+use config::Gateway;
+use tokio::sync::oneshot;
+
+use super::failure::{Failure, failed, output_failed};
+use crate::admin::Doors;
+use crate::causes::chain;
+use crate::run;
+use crate::upgrade::{Heir, NotTaken, Place, executable};
+
+#[derive(Debug, Args)]
+pub(super) struct TakeOverArgs {
+    /// Take the place of the gateway that runs with this file
+    #[arg(long, hide = true)]
+    take_over: bool,
+    /// Do nothing if that is this very program
+    #[arg(long, hide = true, requires = "take_over")]
+    if_replaced: bool,
+    /// Say on standard output what came of it
+    #[arg(long, hide = true, requires = "take_over")]
+    announce: bool,
+}
+
+/// The parts that a gateway begins with.
+pub(super) struct Beginning {
+    /// `None`: it begins with no flows.
+    pub(super) heir: Option<Heir>,
+    /// The lock that keeps other gateways off the interface.
+    pub(super) lock: Option<UnixListener>,
+    /// The admin listener's socket and token.
+    pub(super) doors: Doors,
+}
+
+impl TakeOverArgs {
+    /// Finds the running gateway if its place is to be taken. `None`: there is nothing to do.
+    pub(super) fn begin(&self, gateway: &Gateway) -> Result<Option<Beginning>, Failure> {
+        if !self.take_over {
+            let lock = run::lock(&gateway.lan).map_err(failed)?;
+            let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
+            return Ok(Some(Beginning { heir: None, lock, doors }));
+        }
+        let not_taken = |why: NotTaken| failed(chain(&why));
+        let Some((path, admin)) = Doors::path(gateway.admin.as_ref()).zip(gateway.admin.as_ref()) else {
+            return Err(failed("an upgrade goes by admin.socket, and the gateway file names none"));
+        };
+        let mut heir = Heir::connect(&path).map_err(not_taken)?;
+        if self.if_replaced && heir.stand().executable == executable() {
+            self.say("the running gateway is this very program: nothing to do").map_err(output_failed)?;
+            return Ok(None);
+        }
+        heir.check(gateway).inspect_err(|why| heir.refuse(&chain(why))).map_err(not_taken)?;
+        let lock = match run::inherited_lock(&mut heir, &gateway.lan) {
+            None => run::lock(&gateway.lan).map_err(failed)?,
+            inherited => inherited,
+        };
+        let doors = match heir.take(Place::AdminSocket) {
+            Some(socket) => Doors::adopt(admin, socket.into()),
+            None => Doors::open(Some(admin)),
+        };
+        Ok(Some(Beginning { heir: Some(heir), lock, doors: doors.map_err(failed)? }))
+    }
+
+    /// Returns where it is told that the place is taken, if anybody wants to know.
+    pub(super) fn announcer(&self) -> Option<(oneshot::Sender<String>, oneshot::Receiver<String>)> {
+        self.announce.then(oneshot::channel)
+    }
+
+    fn say(&self, text: &str) -> io::Result<()> {
+        if self.announce { announce(text) } else { Ok(()) }
+    }
+}
+
+/// Says it to whoever started this process.
+pub(super) fn announce(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "{text}")?;
+    out.flush()
+}

@@ -1,0 +1,55 @@
+//! `longhaul upgrade`
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+
+use super::failure::{FAILED, Failure, Outcome, failed, output_failed};
+use crate::logs::printable_block;
+
+#[derive(Debug, Args)]
+pub(super) struct UpgradeArgs {
+    /// The gateway file
+    #[arg(value_name = "FILE")]
+    config: PathBuf,
+    /// Do nothing if the running gateway is this very program
+    #[arg(long)]
+    if_replaced: bool,
+    /// Append the keys of bulk data to this file, as `longhaul gateway` does
+    #[arg(long, value_name = "FILE")]
+    key_log: Option<PathBuf>,
+}
+
+impl UpgradeArgs {
+    /// Starts this program's gateway, which outlives this command, and waits until it has taken
+    /// over or has not.
+    pub(super) fn run(&self) -> Outcome {
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut command = Command::new(program);
+        command.args(["gateway", "--take-over", "--announce", "--config"]).arg(&self.config);
+        if self.if_replaced {
+            command.arg("--if-replaced");
+        }
+        if let Some(path) = &self.key_log {
+            command.arg("--key-log").arg(path);
+        }
+        // A terminal's Ctrl-C is not for the gateway.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let mut gateway = command.spawn().map_err(failed)?;
+        let mut said = String::new();
+        if let Some(out) = gateway.stdout.take() {
+            BufReader::new(out).read_line(&mut said).map_err(failed)?;
+        }
+        if !said.is_empty() {
+            return write!(io::stdout().lock(), "{}", printable_block(&said)).map_err(output_failed);
+        }
+        // It has told why.
+        let ended = gateway.wait().map_err(failed)?;
+        let code = ended.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
+        let text = "longhaul: no upgrade; if a gateway runs with this file, it goes on".to_owned();
+        Err(Failure { code: code.unwrap_or(FAILED), text })
+    }
+}

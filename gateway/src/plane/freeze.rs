@@ -1,0 +1,63 @@
+//! A worker that stands still, while another process may take over.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::mpsc;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::{BUDGET, Observer, Ready, Worker};
+use crate::lan::Lan;
+use crate::wan::Bulk;
+
+/// Rounds in which what has come by then is still taken in.
+const LAST_ROUNDS: usize = 64;
+
+/// The time between a worker's last packet and the word who goes on.
+pub struct Freeze {
+    /// Told when the thread stands still: since when, and the state towards each peer.
+    pub frozen: oneshot::Sender<(Instant, Result<Vec<Vec<u8>>, String>)>,
+    /// True: another process has taken over, and the thread ends. False, or no answer: it goes on.
+    pub taken: mpsc::Receiver<bool>,
+}
+
+/// Copies of a worker's sockets.
+pub struct Lent {
+    /// The LAN's, in socket mode.
+    pub lan: Option<OwnedFd>,
+    /// Those of bulk data: the one that receives, and the further lanes'.
+    pub bulk: Vec<OwnedFd>,
+}
+
+impl Lent {
+    pub(super) fn of(bulk: &Bulk, lan: &Lan) -> io::Result<Self> {
+        let copy = |socket: BorrowedFd<'_>| socket.try_clone_to_owned();
+        let lan = match lan {
+            // Its sockets are copies of what passes, so the next process opens some of its own.
+            Lan::Packet(_) => None,
+            Lan::Socket(socket) => Some(copy(socket.fd())?),
+        };
+        Ok(Self { lan, bulk: bulk.sockets().map(copy).collect::<io::Result<_>>()? })
+    }
+}
+
+impl<O: Observer> Worker<O> {
+    /// Stands still until it is known who goes on. Returns true if this thread does.
+    ///
+    /// Without an answer it does: whoever would have answered has told nobody else to.
+    pub(super) fn stand_still(&mut self, freeze: Freeze) -> bool {
+        let now = Instant::now();
+        // What this process has read from its sockets the next one does not find there.
+        for _ in 0..LAST_ROUNDS {
+            let came = self.receive(Ready::ALL, now);
+            self.send(now);
+            if came.iter().all(|count| *count < BUDGET) {
+                break;
+            }
+        }
+        let states = self.peers.iter_mut().map(|peer| peer.snapshot(now)).collect();
+        let is_heard = freeze.frozen.send((now, states)).is_ok();
+        !(is_heard && freeze.taken.recv().unwrap_or(false))
+    }
+}

@@ -1,0 +1,264 @@
+//! This gateway's place, handed to another process.
+//!
+//! Up to the word "yours" this process goes on as if nothing had been, whatever happens: its
+//! threads and its control connections only stood still.
+
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use session::control::{Control, Gate};
+use session::resumption::Resumption;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::opening::OpenDoors;
+use super::supervisor::{Ask, Holding};
+use super::workers::State;
+use super::{RunError, Running};
+use crate::events::EventKind;
+use crate::requests::Claimant;
+use crate::service::Notifier;
+use crate::upgrade::{Broken, Giver, Place, STAND_STILL, Stand, control_group, executable};
+
+/// How long a session may take until it stands still.
+const STANDING: Duration = Duration::from_secs(1);
+
+/// Needs of the process that takes this one's place, besides the flows.
+pub(super) struct Legacy {
+    stand: Stand,
+    /// Copies of sockets that no thread has.
+    sockets: Vec<(Place, OwnedFd)>,
+    /// The ways to keep control connections from receiving.
+    pub(super) gates: Vec<Gate>,
+}
+
+impl Legacy {
+    pub(super) fn new(gateway: &config::Gateway, notifier: &Notifier) -> Self {
+        let stand = Stand {
+            // Both as agreed on.
+            protocol: 0,
+            snapshot: 0,
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            executable: executable(),
+            pid: std::process::id(),
+            control_group: notifier.is_heard().then(control_group).flatten(),
+            watchdog: notifier.watchdog_micros(),
+            site: gateway.site.name.clone(),
+            peers: gateway.peers().map(|peer| peer.name.clone()).collect(),
+            threads: gateway.data_plane.threads,
+            sockets: 0,
+        };
+        Self { stand, sockets: Vec::new(), gates: Vec::new() }
+    }
+
+    /// Keeps copies of everything that no thread has.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub(super) fn keep_all(
+        &mut self,
+        controls: &[Control],
+        sockets: Vec<UdpSocket>,
+        lock: Option<&UnixListener>,
+        doors: &OpenDoors,
+    ) -> Result<(), RunError> {
+        self.gates.extend(controls.iter().map(Control::gate));
+        let sockets = (0..).zip(sockets);
+        self.sockets.extend(sockets.map(|(nth, socket)| (Place::Control(nth), socket.into())));
+        let lock = lock.map(|lock| (Place::Lock, lock.as_fd()));
+        lock.into_iter().chain(doors.sockets()).try_for_each(|(place, socket)| self.keep(place, socket))
+    }
+
+    fn keep(&mut self, place: Place, socket: BorrowedFd<'_>) -> Result<(), RunError> {
+        self.sockets.push((place, socket.try_clone_to_owned().map_err(RunError::System)?));
+        Ok(())
+    }
+}
+
+/// A process that prepares itself to take over.
+pub(super) type Preparing = (JoinHandle<Result<Giver, Broken>>, OwnedSemaphorePermit);
+
+/// Waits for a process that prepares itself, for ever if there is none.
+pub(super) async fn prepared(
+    preparing: &mut Option<Preparing>,
+) -> (Result<Giver, Broken>, Option<OwnedSemaphorePermit>) {
+    let Some((task, _)) = preparing.as_mut() else { return std::future::pending().await };
+    let prepared = task.await.unwrap_or(Err(Broken::Gone));
+    (prepared, preparing.take().map(|(_, place)| place))
+}
+
+/// Why another process does not take over.
+#[derive(Debug, thiserror::Error)]
+enum NotGiven {
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    #[error("{0}")]
+    Unable(String),
+}
+
+impl Running {
+    /// Greets a process that wants to take over; that takes as long as it prepares itself.
+    pub(super) async fn greet(&self, claimant: Claimant) -> Option<Preparing> {
+        let Claimant { stream, place } = claimant;
+        let lent = self.lend().await;
+        let sockets = match lent {
+            Ok(sockets) => sockets,
+            Err(error) => {
+                warn!(%error, "no process can take over: sockets cannot be copied");
+                return None;
+            }
+        };
+        let stand = self.legacy.stand.clone();
+        Some((spawn_blocking(move || Giver::prepare(stream, stand, &sockets)), place))
+    }
+
+    async fn lend(&self) -> std::io::Result<Vec<(Place, OwnedFd)>> {
+        let mut sockets = Vec::new();
+        for (place, socket) in &self.legacy.sockets {
+            sockets.push((*place, socket.as_fd().try_clone_to_owned()?));
+        }
+        sockets.extend(self.threads.lend().await?);
+        Ok(sockets)
+    }
+
+    /// Hands everything over to a process that is prepared. `None`: this one goes on.
+    pub(super) async fn hand_over(&mut self, prepared: Result<Giver, Broken>) -> Option<Giver> {
+        let begun = Instant::now();
+        let mut giver = match prepared {
+            Ok(giver) => giver,
+            // It may have had nothing to do.
+            Err(why @ Broken::Gone) => {
+                info!("no process takes over: {why}");
+                return None;
+            }
+            Err(why) => {
+                self.goes_on(&crate::causes::chain(&why), begun.elapsed());
+                return None;
+            }
+        };
+        let (holdings, verdicts) = hold_all(&self.asks).await;
+        let given = match holdings {
+            Ok(claims) => self.give(giver, claims).await,
+            Err(why) => {
+                giver.refuse(&why);
+                Err(NotGiven::Unable(why))
+            }
+        };
+        for verdict in verdicts {
+            // Whoever is gone needs none.
+            let _ = verdict.send(given.is_ok());
+        }
+        match given {
+            Ok(giver) => {
+                info!(after = ?begun.elapsed(), "another process takes over");
+                Some(giver)
+            }
+            Err(why) => {
+                self.goes_on(&crate::causes::chain(&why), begun.elapsed());
+                None
+            }
+        }
+    }
+
+    fn goes_on(&self, why: &str, stood_still: Duration) {
+        warn!(?stood_still, "another process wanted to take over, and has not: {why}");
+        if let Some(telemetry) = self.telemetries.first() {
+            telemetry.events().push(EventKind::UpgradeFailed, why);
+        }
+    }
+
+    /// Has the threads stand still, and hands their state over. Returns once nothing here goes on.
+    async fn give(&self, giver: Giver, claims: Claims) -> Result<Giver, NotGiven> {
+        let (verdicts, frozen) = self.threads.freeze();
+        let frozen = timeout(STAND_STILL, frozen.all()).await;
+        let states: Vec<_> = frozen.unwrap_or_default();
+        let gates = self.legacy.gates.clone();
+        let is_whole = states.len() == verdicts.len();
+        let given = match is_whole {
+            true => spawn_blocking(move || give(giver, &claims, states, gates)).await,
+            false => Ok(Err((giver, NotGiven::Unable("not all threads stand still".to_owned())))),
+        };
+        let given = match given {
+            Ok(Ok(giver)) => Ok(giver),
+            Ok(Err((mut giver, why))) => {
+                giver.refuse(&why.to_string());
+                self.legacy.gates.iter().for_each(Gate::open);
+                Err(why)
+            }
+            Err(_) => {
+                self.legacy.gates.iter().for_each(Gate::open);
+                Err(NotGiven::Unable("the hand-over broke off".to_owned()))
+            }
+        };
+        for verdict in verdicts {
+            // A thread that has ended is told of by the watchdog.
+            let _ = verdict.send(given.is_ok());
+        }
+        given
+    }
+}
+
+type Claims = Vec<Option<Arc<Resumption>>>;
+
+/// Has all sessions stand still. Each verdict is to be sent.
+async fn hold_all(asks: &[mpsc::Sender<Ask>]) -> (Result<Claims, String>, Vec<oneshot::Sender<bool>>) {
+    let (mut standing, mut verdicts) = (Vec::new(), Vec::new());
+    for ask in asks {
+        let (reply, answer) = oneshot::channel();
+        let (verdict, taken) = oneshot::channel();
+        if ask.send(Ask::Hold(Holding { standing: reply, taken })).await.is_ok() {
+            standing.push(answer);
+            verdicts.push(verdict);
+        }
+    }
+    let mut claims = Vec::new();
+    for answer in standing {
+        match timeout(STANDING, answer).await {
+            Ok(Ok(Ok(claim))) => claims.push(claim),
+            Ok(Ok(Err(why))) => return (Err(why), verdicts),
+            Ok(Err(_)) | Err(_) => return (Err("a session does not stand still".to_owned()), verdicts),
+        }
+    }
+    if claims.len() < asks.len() {
+        return (Err("the gateway is stopping".to_owned()), verdicts);
+    }
+    (Ok(claims), verdicts)
+}
+
+fn give(
+    mut giver: Giver,
+    claims: &Claims,
+    states: Vec<State>,
+    gates: Vec<Gate>,
+) -> Result<Giver, (Giver, NotGiven)> {
+    match try_to_give(&mut giver, claims, states, &gates) {
+        Ok(()) => Ok(giver),
+        Err(why) => Err((giver, why)),
+    }
+}
+
+fn try_to_give(
+    giver: &mut Giver,
+    claims: &Claims,
+    states: Vec<State>,
+    gates: &[Gate],
+) -> Result<(), NotGiven> {
+    for (peer, claim) in (0..).zip(claims) {
+        if let Some(held) = claim {
+            giver.claim(peer, held)?;
+        }
+    }
+    for (thread, (taken, states)) in (0..).zip(states) {
+        for (peer, state) in (0..).zip(states.map_err(NotGiven::Unable)?) {
+            giver.state(thread, peer, taken, &state)?;
+        }
+    }
+    giver.ask_if_taken()?;
+    gates.iter().for_each(Gate::shut);
+    Ok(giver.commit()?)
+}

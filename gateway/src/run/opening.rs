@@ -1,0 +1,252 @@
+//! Sockets of a gateway: new ones, or those of the process whose place it takes.
+
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use config::{Congestion, LanMode};
+use session::control::{Control, StartError};
+use session::identity::Identity;
+use session::key_log::KeyLog;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::guarding::Guarding;
+use super::patience::{self, Teller};
+use super::{RunError, Towards, control_config, takeover};
+use crate::admin::{Admin, Doors, Serving};
+use crate::lan::guard::Guard;
+use crate::lan::packet::{Packet, PacketConfig};
+use crate::lan::socket::{Socket, SocketConfig};
+use crate::lan::{Lan, MAX_PACKET};
+use crate::requests::Requests;
+use crate::steering::{self, Key, Part};
+use crate::upgrade::{Heir, NotTaken, Place};
+use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
+
+/// Makes the control connections, each with a socket of its own, of which copies are returned as
+/// well.
+pub(super) fn bind_controls(
+    gateway: &config::Gateway,
+    peers: &[Towards],
+    identity: (&Identity, &Option<KeyLog>),
+    heir: Option<&mut Heir>,
+) -> Result<(Vec<Control>, Vec<UdpSocket>), RunError> {
+    let make = match heir {
+        None => Control::on,
+        Some(_) => Control::behind_gate,
+    };
+    let address = gateway.wan.listen;
+    let failed = |source| StartError::Bind { address, source };
+    let sockets = control_sockets(gateway, peers, heir)?;
+    let copies = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>().map_err(failed)?;
+    let configs =
+        peers.iter().map(|peer| control_config(&peer.gateway, identity, &peer.flows, &peer.telemetry));
+    let controls = sockets.into_iter().zip(configs).map(|(socket, config)| make(socket, config));
+    Ok((controls.collect::<Result<_, _>>()?, copies))
+}
+
+/// A socket, or one for each of several peers on one port.
+fn control_sockets(
+    gateway: &config::Gateway,
+    peers: &[Towards],
+    heir: Option<&mut Heir>,
+) -> Result<Vec<UdpSocket>, RunError> {
+    let address = gateway.wan.listen;
+    if let Some(heir) = heir {
+        let take = |(nth, _)| takeover::socket(heir, Place::Control(nth), "wan.listen", address);
+        return Ok((0..).zip(peers).map(take).collect::<Result<_, _>>()?);
+    }
+    let sockets = match peers {
+        [_] => UdpSocket::bind(address).map(|socket| vec![vec![socket]]),
+        _ => steering::bind_for_peers(address, &peer_addresses(gateway), None),
+    };
+    let sockets = sockets.map_err(|source| StartError::Bind { address, source })?;
+    Ok(sockets.into_iter().flatten().collect())
+}
+
+fn peer_addresses(gateway: &config::Gateway) -> Vec<IpAddr> {
+    gateway.peers().map(|peer| peer.address.ip()).collect()
+}
+
+/// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to
+/// stop.
+pub(super) async fn local_side(
+    gateway: &config::Gateway,
+    mut heir: Option<&mut Heir>,
+    stop: &mut oneshot::Receiver<()>,
+    teller: &Teller<'_>,
+) -> Result<Option<(Guarding, Vec<Lan>)>, RunError> {
+    // Before the first packet can come: rules go by names, and need no interface.
+    let mut guard = match &gateway.lan.mode {
+        LanMode::Packet { interface } => Some(Guard::install(interface, &gateway.lan.remote)?),
+        LanMode::Socket { .. } => None,
+    };
+    // Should this process not take over, the rules are the other's still.
+    guard.iter_mut().for_each(|guard| guard.share(heir.is_some()));
+    let open = || open_lan(&gateway.lan, gateway.data_plane.threads, heir.as_deref_mut());
+    let lans = patience::until_there(stop, teller, open).await?;
+    Ok(lans.map(|lans| (Guarding::new(guard), lans)))
+}
+
+/// For each data-plane thread.
+fn open_lan(lan: &config::Lan, threads: u8, heir: Option<&mut Heir>) -> Result<Vec<Lan>, RunError> {
+    let mtu = lan.mtu.map_or(MAX_PACKET, usize::from);
+    match &lan.mode {
+        LanMode::Packet { interface } => Part::all(threads)
+            .map(|part| {
+                let groups = lan.multicast.clone();
+                Packet::open(&PacketConfig { mtu, part, groups, ..PacketConfig::new(interface) })
+            })
+            .map(|packet| packet.map(Lan::Packet))
+            .collect::<io::Result<_>>()
+            .map_err(|source| RunError::Lan { what: interface.clone(), source }),
+        LanMode::Socket { listen, hosts } => {
+            let config = SocketConfig {
+                listen: *listen,
+                hosts: hosts.iter().map(|(inner, outer)| (*inner, *outer)).collect(),
+                learn: true,
+                mtu,
+                udp: BulkConfig::default(),
+            };
+            let opened = match heir {
+                None => Socket::bind_all(&config, threads),
+                Some(heir) => {
+                    let take = |nth| takeover::socket(heir, Place::Lan(nth), "lan.listen", *listen);
+                    Socket::adopt_all(&config, (0..threads).map(take).collect::<Result<_, _>>()?)
+                }
+            };
+            opened
+                .map(|sockets| sockets.into_iter().map(Lan::Socket).collect())
+                .map_err(|source| RunError::Lan { what: listen.to_string(), source })
+        }
+    }
+}
+
+/// The longest IP packet for the LAN as it is now; the data plane goes on watching it.
+pub(super) fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError> {
+    let LanMode::Packet { interface } = &config.mode else { return Ok(lan.mtu().unwrap_or(MAX_PACKET)) };
+    let mtu = lan.mtu().map_err(|source| RunError::Lan { what: interface.clone(), source })?;
+    if let Some(configured) = config.mtu
+        && usize::from(configured) > mtu
+    {
+        warn!(configured, interface, mtu, "lan.mtu is more than can be sent; the lesser value holds");
+    }
+    Ok(mtu)
+}
+
+/// For each peer, and for each data-plane thread. Peers share the ports.
+pub(super) fn open_bulk(
+    gateway: &config::Gateway,
+    peers: &[Towards],
+    mut heir: Option<&mut Heir>,
+) -> Result<Vec<Vec<Bulk>>, RunError> {
+    let (wan, address) = (&gateway.wan, gateway.wan.bulk_listen());
+    let failed = |address| move |source| RunError::Bulk { address, source };
+    let is_one = peers.len() < 2;
+    let mut all = Vec::new();
+    for ((nth, peer), sockets) in (0..).zip(peers).zip(bulk_sockets(gateway, peers, heir.as_deref_mut())?) {
+        // Marks tell of congestion where somebody answers to them.
+        let adaptive = peer.gateway.peer.congestion == Congestion::Adaptive;
+        let ecn = adaptive.then_some(EcnCodepoint::Ect0);
+        let config = BulkConfig { gso: wan.gso, ecn, ..BulkConfig::default() };
+        let mut bulks = Vec::new();
+        for (part, socket) in Part::all(gateway.data_plane.threads).zip(sockets) {
+            let mut bulk = Bulk::from_socket(socket, config).map_err(failed(address))?;
+            let mut lanes = wan.lanes_of(part.thread);
+            // All receive by the same port; the first thread also sends by it.
+            match part.thread {
+                0 => drop(lanes.next()),
+                _ => bulk = bulk.without_lanes(),
+            }
+            for (further, lane) in (1..).zip(lanes) {
+                let socket = match &mut heir {
+                    None => steering::bind_lane(lane, nth == 0, !is_one).map_err(failed(lane))?,
+                    Some(heir) => {
+                        takeover::socket(heir, Place::Bulk(nth, part.thread, further), "a lane", lane)?
+                    }
+                };
+                bulk.add_lane_by(socket).map_err(failed(lane))?;
+            }
+            bulks.push(bulk);
+        }
+        all.push(bulks);
+    }
+    Ok(all)
+}
+
+/// Those that receive, for each peer and for each thread.
+fn bulk_sockets(
+    gateway: &config::Gateway,
+    peers: &[Towards],
+    heir: Option<&mut Heir>,
+) -> Result<Vec<Vec<UdpSocket>>, RunError> {
+    let (address, threads) = (gateway.wan.bulk_listen(), gateway.data_plane.threads);
+    if let Some(heir) = heir {
+        let mut take = |peer, thread| {
+            takeover::socket(heir, Place::Bulk(peer, thread, 0), "the port of bulk data", address)
+        };
+        let of_peer = |(peer, _)| (0..threads).map(|thread| take(peer, thread)).collect();
+        return Ok((0..).zip(peers).map(of_peer).collect::<Result<_, NotTaken>>()?);
+    }
+    let sockets = match peers {
+        [_] => steering::bind(address, threads, Key::Sender).map(|sockets| vec![sockets]),
+        _ => steering::bind_for_peers(address, &peer_addresses(gateway), Some(threads)),
+    };
+    sockets.map_err(|source| RunError::Bulk { address, source })
+}
+
+/// The admin listeners, open. Nobody is answered yet.
+pub(super) struct OpenDoors {
+    listener: Option<TcpListener>,
+    doors: Doors,
+}
+
+impl OpenDoors {
+    /// Opens the listener, where the gateway file asks for it.
+    pub(super) async fn open(
+        gateway: &config::Gateway,
+        doors: Doors,
+        heir: Option<&mut Heir>,
+    ) -> Result<Self, RunError> {
+        let Some(config) = &gateway.admin else { return Ok(Self { listener: None, doors }) };
+        let address = config.listen;
+        let inherited = heir.and_then(|heir| takeover::admin_listener(heir, address));
+        let listener = match inherited {
+            Some(listener) => TcpListener::from_std(listener),
+            None => TcpListener::bind(address).await,
+        };
+        Ok(Self { listener: Some(listener.map_err(|source| RunError::Admin { address, source })?), doors })
+    }
+
+    /// The listeners, with their places.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (Place, BorrowedFd<'_>)> {
+        let listener = self.listener.as_ref().map(|listener| (Place::Admin, listener.as_fd()));
+        let socket = self.doors.socket().map(|socket| (Place::AdminSocket, socket.as_fd()));
+        listener.into_iter().chain(socket)
+    }
+
+    /// Begins to answer. Returns what answers for each peer.
+    pub(super) fn serve(
+        self,
+        peers: &[Towards],
+        requests: &Requests,
+    ) -> Result<(Vec<Arc<Admin>>, Serving), RunError> {
+        let (Some(listener), Some(first)) = (self.listener, peers.first()) else {
+            return Ok((Vec::new(), Serving::new()));
+        };
+        let (socket, token) = self.doors.into_parts();
+        let admin_of = |peer: &Towards| {
+            let Towards { gateway, policy, telemetry, recorder, .. } = peer;
+            let (telemetry, recorder) = (Arc::clone(telemetry), Arc::clone(recorder));
+            Admin::new(gateway, policy, telemetry, recorder, requests.clone(), Instant::now())
+        };
+        let others: Vec<_> = peers.iter().skip(1).map(|peer| Arc::new(admin_of(peer))).collect();
+        let admin = Arc::new(admin_of(first).with_token(token).with_others(others.clone()));
+        let serving = admin.start(listener.into(), socket).map_err(RunError::System)?;
+        Ok((std::iter::once(admin).chain(others).collect(), serving))
+    }
+}

@@ -1,0 +1,129 @@
+//! The place of a running gateway, taken by this process.
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use config::LanMode;
+use session::control::Control;
+use socket2::SockRef;
+use tokio::sync::oneshot;
+use tracing::info;
+
+use super::workers::{Restored, Threads};
+use super::{RunError, lock_name};
+use crate::events::EventKind;
+use crate::service::Notifier;
+use crate::telemetry::{SessionState, Telemetry};
+use crate::upgrade::{Given, Heir, NotTaken, Place};
+
+/// Takes the socket for this, which has to be bound there.
+///
+/// # Errors
+/// [`NotTaken::Differs`], or there is none.
+pub(super) fn socket(
+    heir: &mut Heir,
+    place: Place,
+    what: &'static str,
+    address: SocketAddr,
+) -> Result<UdpSocket, NotTaken> {
+    let socket = heir.take(place).ok_or_else(|| NotTaken::Unable(format!("it has no socket for {what}")))?;
+    let there = SockRef::from(&socket).local_addr().ok().and_then(|there| there.as_socket());
+    if there != Some(address) {
+        let there = there.map_or_else(|| "unknown".to_owned(), |there| there.to_string());
+        return Err(NotTaken::Differs { what, here: address.to_string(), there });
+    }
+    Ok(socket.into())
+}
+
+/// Takes the lock of the LAN's interface. `None`: the running gateway works on another one, or has
+/// none.
+#[must_use]
+pub fn inherited_lock(heir: &mut Heir, lan: &config::Lan) -> Option<UnixListener> {
+    let LanMode::Packet { interface } = &lan.mode else { return None };
+    let lock = UnixListener::from(heir.take(Place::Lock)?);
+    let name = lock.local_addr().ok()?;
+    (name.as_abstract_name() == Some(lock_name(interface).as_bytes())).then_some(lock)
+}
+
+/// Takes the admin listener if it listens there.
+pub(super) fn admin_listener(heir: &mut Heir, address: SocketAddr) -> Option<TcpListener> {
+    let listener = TcpListener::from(heir.take(Place::Admin)?);
+    (listener.local_addr().ok() == Some(address)).then_some(listener)
+}
+
+/// Takes the flows over, and returns when they are this process's alone.
+///
+/// # Errors
+/// The old process goes on.
+pub(super) fn take_over(
+    mut heir: Heir,
+    most: usize,
+    threads: &Threads,
+    controls: Vec<Control>,
+    (notifier, telemetries, announce): Told<'_>,
+) -> Result<Vec<Control>, RunError> {
+    threads.prepare()?;
+    let begun = Instant::now();
+    let taken = take(&mut heir, most, threads);
+    let (claims, restored) = taken.inspect_err(|why| heir.refuse(&crate::causes::chain(why)))?;
+    heir.conclude()?;
+    // From here on nobody else has them.
+    let stood_still = begun.elapsed();
+    let gates: Vec<_> = controls.iter().map(Control::gate).collect();
+    let controls = controls.into_iter().zip(claims).zip(telemetries).map(|((control, held), telemetry)| {
+        if held.is_some() {
+            let why = "another process had it".to_owned();
+            telemetry.session(SessionState::Lost, Some(why), Instant::now());
+        }
+        held.into_iter().fold(control, Control::holding)
+    });
+    let controls = controls.collect();
+    threads.go_on()?;
+    gates.iter().for_each(session::control::Gate::open);
+    let text = tell(&heir, &restored, stood_still, telemetries);
+    notifier.is_main_process();
+    // Nobody may care to know any more.
+    let _ = announce.map(|announce| announce.send(text));
+    heir.dismiss();
+    Ok(controls)
+}
+
+/// Who hears of it: the service manager, the events, whoever started this process.
+type Told<'a> = (&'a Arc<Notifier>, &'a [Arc<Telemetry>], Option<oneshot::Sender<String>>);
+
+type Claims = Vec<Option<session::resumption::Resumption>>;
+
+fn take(heir: &mut Heir, most: usize, threads: &Threads) -> Result<(Claims, Restored), RunError> {
+    let Given { claims, parts } = heir.receive(most)?;
+    let are_held: Vec<_> = claims.iter().map(Option::is_some).collect();
+    let restored = threads.restore(parts, &are_held)?;
+    Ok((claims, restored))
+}
+
+fn tell(heir: &Heir, restored: &Restored, stood_still: Duration, telemetries: &[Arc<Telemetry>]) -> String {
+    let stand = heir.stand();
+    let Restored { flows, bytes } = restored;
+    info!(
+        pid = stand.pid,
+        version = stand.build,
+        flows,
+        bytes,
+        ?stood_still,
+        "took over from the gateway that ran here"
+    );
+    let text = format!(
+        "version {}, process {}, took over from version {}, process {}: {flows} flows, {bytes} bytes, in {} ms",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id(),
+        stand.build,
+        stand.pid,
+        stood_still.as_millis()
+    );
+    if let Some(telemetry) = telemetries.first() {
+        telemetry.events().push(EventKind::Upgraded, &text);
+    }
+    text
+}

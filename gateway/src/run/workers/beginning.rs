@@ -1,0 +1,150 @@
+//! The beginning of data-plane threads: without flows, or with those of another process.
+
+use std::sync::mpsc;
+use std::time::Instant;
+
+use splice::{Gateway, SessionEnd, Settings};
+
+use super::super::RunError;
+use super::{Thread, Threads};
+use crate::lan::Lan;
+use crate::upgrade::{NotTaken, Part};
+
+/// Rounds in which a thread forgets what has come.
+const ROUNDS: usize = 64;
+/// Packets of a round.
+const BUDGET: usize = 4096;
+
+/// The beginning of a thread.
+pub(super) enum Begin {
+    /// No flows.
+    Anew,
+    /// Not yet: forget what has come by now, which another process has carried.
+    Prepare(mpsc::Sender<()>),
+    /// Not yet: read the state towards each peer; for each, if its session holds it.
+    Restore(Vec<(Part, bool)>, mpsc::Sender<Result<Restored, String>>),
+    /// The flows that were read.
+    GoOn,
+}
+
+/// The extent of the flows that were read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::run) struct Restored {
+    /// Flows of both sides.
+    pub(in crate::run) flows: u64,
+    /// Bytes of packets that wait.
+    pub(in crate::run) bytes: u64,
+}
+
+/// Waits until it is known what a thread begins with. `None`: it does not.
+pub(super) fn cores(
+    begin: &mpsc::Receiver<Begin>,
+    settings: &[Settings],
+    lan: &mut Lan,
+) -> Option<Vec<Gateway>> {
+    let mut read = None;
+    loop {
+        match begin.recv().ok()? {
+            Begin::Anew => {
+                let now = Instant::now();
+                return Some(settings.iter().map(|settings| Gateway::new(settings.clone(), now)).collect());
+            }
+            Begin::Prepare(reply) => {
+                forget(lan);
+                // Nobody may care to know any more; then the thread ends next.
+                let _ = reply.send(());
+            }
+            Begin::Restore(parts, reply) => {
+                let answer = restore(settings, parts).map(|mut cores| {
+                    let restored = Restored::of(&mut cores);
+                    read = Some(cores);
+                    restored
+                });
+                let _ = reply.send(answer);
+            }
+            Begin::GoOn => return read,
+        }
+    }
+}
+
+/// Another socket's packets are the other process's still.
+fn forget(lan: &mut Lan) {
+    let Lan::Packet(packet) = lan else { return };
+    for _ in 0..ROUNDS {
+        if packet.receive(BUDGET, &mut |_| {}).unwrap_or(0) < BUDGET {
+            return;
+        }
+    }
+}
+
+fn restore(settings: &[Settings], mut parts: Vec<(Part, bool)>) -> Result<Vec<Gateway>, String> {
+    parts.sort_by_key(|(part, _)| part.peer);
+    let restore = |(settings, (part, is_held)): (&Settings, (Part, bool))| {
+        let core = Gateway::restore(settings.clone(), part.snapshot(), part.then);
+        let mut core = core.map_err(|refused| refused.to_string())?;
+        if core.is_parked() && !is_held {
+            core.session_down(SessionEnd::Lost, Instant::now());
+        }
+        Ok(core)
+    };
+    settings.iter().zip(parts).map(restore).collect()
+}
+
+impl Restored {
+    fn of(cores: &mut [Gateway]) -> Self {
+        cores.iter_mut().map(Gateway::stats).fold(Self::default(), |sum, stats| Self {
+            flows: sum.flows + stats.near_flows + stats.far_flows,
+            bytes: sum.bytes + stats.buffer_bytes,
+        })
+    }
+}
+
+impl Threads {
+    /// Has the threads begin without flows.
+    pub(in crate::run) fn begin_anew(&self) -> Result<(), RunError> {
+        self.0.iter().try_for_each(|thread| thread.begin(Begin::Anew))
+    }
+
+    /// Has the threads forget what has come by now: another process has carried it.
+    pub(in crate::run) fn prepare(&self) -> Result<(), RunError> {
+        self.0.iter().try_for_each(|thread| {
+            let (reply, answer) = mpsc::channel();
+            thread.begin(Begin::Prepare(reply))?;
+            answer.recv().map_err(|_| RunError::PlaneEnded)
+        })
+    }
+
+    /// Has the threads read another process's flows, all at once. `held`: for each peer, if its
+    /// session holds them.
+    pub(in crate::run) fn restore(&self, parts: Vec<Part>, held: &[bool]) -> Result<Restored, RunError> {
+        let mut by_thread: Vec<Vec<_>> = self.0.iter().map(|_| Vec::new()).collect();
+        for part in parts {
+            let is_held = held.get(usize::from(part.peer)).copied().unwrap_or(false);
+            if let Some(parts) = by_thread.get_mut(usize::from(part.thread)) {
+                parts.push((part, is_held));
+            }
+        }
+        let mut answers = Vec::new();
+        for (thread, parts) in self.0.iter().zip(by_thread) {
+            let (reply, answer) = mpsc::channel();
+            thread.begin(Begin::Restore(parts, reply))?;
+            answers.push(answer);
+        }
+        answers.into_iter().try_fold(Restored::default(), |sum, answer| {
+            let Restored { flows, bytes } =
+                answer.recv().map_err(|_| RunError::PlaneEnded)?.map_err(NotTaken::State)?;
+            Ok(Restored { flows: sum.flows + flows, bytes: sum.bytes + bytes })
+        })
+    }
+
+    /// Has the threads go on with what they have read.
+    pub(in crate::run) fn go_on(&self) -> Result<(), RunError> {
+        self.0.iter().try_for_each(|thread| thread.begin(Begin::GoOn))
+    }
+}
+
+impl Thread {
+    fn begin(&self, begin: Begin) -> Result<(), RunError> {
+        self.begin.send(begin).map_err(|_| RunError::PlaneEnded)
+    }
+}

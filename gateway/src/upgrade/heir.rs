@@ -1,0 +1,297 @@
+//! The new process's end.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::geteuid;
+use session::resumption::Resumption;
+use zeroize::Zeroizing;
+
+use super::channel::{Kind, Message};
+use super::{
+    Broken, Channel, Hello, NAME, PATH, PREPARE, PROTOCOL, Place, STAND_STILL, Stand, control_group,
+};
+
+/// Longest head of an HTTP answer.
+const MOST_HEAD: usize = 4 << 10;
+/// Numbers before a snapshot: thread, peer, age.
+const NUMBERS: usize = 2 + 8;
+const SECRET: usize = 32;
+/// Sockets that cross at most.
+const MOST_SOCKETS: u32 = 65_536;
+
+/// Why the old process goes on.
+#[derive(Debug, thiserror::Error)]
+pub enum NotTaken {
+    /// Nobody is there.
+    #[error("no gateway answers at {}", path.display())]
+    Nobody {
+        /// Its admin socket.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        source: io::Error,
+    },
+    /// Somebody else is there.
+    #[error("{} is user {uid}'s, who is neither this one nor root", path.display())]
+    Stranger {
+        /// The admin socket.
+        path: PathBuf,
+        /// Whose process listens there.
+        uid: u32,
+    },
+    /// It answers otherwise.
+    #[error("the running gateway does not hand over: {0}")]
+    Unable(String),
+    /// It broke off.
+    #[error("the running gateway goes on: {0}")]
+    Broken(#[from] Broken),
+    /// The files differ in what an upgrade cannot change.
+    #[error("{what} is {here} in the files and {there} in the running gateway: that takes a restart")]
+    Differs {
+        /// Which setting.
+        what: &'static str,
+        /// Its value in the files.
+        here: String,
+        /// The running gateway's.
+        there: String,
+    },
+    /// A state cannot be gone on with.
+    #[error("the running gateway goes on: its state cannot be taken over: {0}")]
+    State(String),
+}
+
+/// The new process's end of a take-over. Each step blocks, for a bounded time. Dropped, it leaves
+/// the old process in charge.
+#[derive(Debug)]
+pub struct Heir {
+    channel: Channel,
+    stand: Stand,
+    sockets: BTreeMap<Place, OwnedFd>,
+}
+
+/// The flows of the old process.
+#[derive(Debug)]
+pub struct Given {
+    /// The secret that each peer's control connection has to hold.
+    pub claims: Vec<Option<Resumption>>,
+    /// Each thread's state towards each peer.
+    pub parts: Vec<Part>,
+}
+
+/// A thread's state towards a peer.
+#[derive(Debug)]
+pub struct Part {
+    /// The thread's number.
+    pub thread: u8,
+    /// The peer's, in the gateway file's order.
+    pub peer: u8,
+    /// When the snapshot was taken.
+    pub then: Instant,
+    /// The core's snapshot, behind some bytes.
+    body: Vec<u8>,
+}
+
+impl Part {
+    /// The core's snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> &[u8] {
+        self.body.get(NUMBERS..).unwrap_or_default()
+    }
+}
+
+impl Heir {
+    /// Asks the gateway with this admin socket what it is, and for its sockets.
+    ///
+    /// # Errors
+    /// See [`NotTaken`].
+    pub fn connect(path: &Path) -> Result<Self, NotTaken> {
+        let nobody = |source| NotTaken::Nobody { path: path.to_owned(), source };
+        let mut stream = UnixStream::connect(path).map_err(nobody)?;
+        let there = socket_peercred(&stream).map_err(|error| nobody(error.into()))?;
+        let own = geteuid();
+        if !own.is_root() && !there.uid.is_root() && there.uid != own {
+            return Err(NotTaken::Stranger { path: path.to_owned(), uid: there.uid.as_raw() });
+        }
+        stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(nobody)?;
+        ask(&mut stream).map_err(nobody)?.map_err(NotTaken::Unable)?;
+        let mut channel = Channel::new(stream, PREPARE).map_err(nobody)?;
+        let hello = Hello {
+            protocol: PROTOCOL,
+            snapshot: [snapshot::VERSION; 2],
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        channel.send_json(Kind::Hello, &hello, None)?;
+        let (stand, _): (Stand, _) = channel.receive_json(Kind::Stand)?;
+        if stand.sockets > MOST_SOCKETS {
+            return Err(Broken::Protocol(format!("{} sockets", stand.sockets)).into());
+        }
+        let mut sockets = BTreeMap::new();
+        for _ in 0..stand.sockets {
+            let (place, socket) = channel.receive_json(Kind::Socket)?;
+            let socket = socket.ok_or_else(|| Broken::Protocol("no socket".to_owned()))?;
+            sockets.insert(place, socket);
+        }
+        Ok(Self { channel, stand, sockets })
+    }
+
+    /// Returns what the old process is.
+    #[must_use]
+    pub fn stand(&self) -> &Stand {
+        &self.stand
+    }
+
+    /// Takes the socket for this.
+    pub fn take(&mut self, place: Place) -> Option<OwnedFd> {
+        self.sockets.remove(&place)
+    }
+
+    /// Compares with the files what an upgrade cannot change and what shows in no snapshot.
+    ///
+    /// # Errors
+    /// [`NotTaken::Differs`], and [`NotTaken::Unable`] if a service manager would lose sight of the
+    /// gateway.
+    pub fn check(&self, gateway: &config::Gateway) -> Result<(), NotTaken> {
+        let Stand { site, peers, threads, .. } = &self.stand;
+        let names: Vec<&str> = gateway.peers().map(|peer| peer.name.as_str()).collect();
+        let differs = |what, here: &str, there: &str| NotTaken::Differs {
+            what,
+            here: here.to_owned(),
+            there: there.to_owned(),
+        };
+        if *site != gateway.site.name {
+            return Err(differs("site.name", &gateway.site.name, site));
+        }
+        if names != *peers {
+            return Err(differs("the list of peers", &names.join(", "), &peers.join(", ")));
+        }
+        let here = gateway.data_plane.threads;
+        if here != *threads {
+            return Err(differs("data_plane.threads", &here.to_string(), &threads.to_string()));
+        }
+        let is_managed = self.stand.control_group.is_some();
+        if is_managed && self.stand.control_group != control_group() {
+            return Err(NotTaken::Unable(
+                "a service manager runs it, and would not find the new process: let the manager start \
+                 that, as `systemctl reload` does"
+                    .to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Has the old process stand still, and takes its flows. `most`: bytes of all snapshots.
+    ///
+    /// # Errors
+    /// See [`NotTaken`].
+    pub fn receive(&mut self, most: usize) -> Result<Given, NotTaken> {
+        self.channel.set_patience(STAND_STILL);
+        self.channel.send(Kind::Freeze, &[])?;
+        let peers = self.stand.peers.len();
+        let threads = usize::from(self.stand.threads);
+        let mut given = Given { claims: (0..peers).map(|_| None).collect(), parts: Vec::new() };
+        let mut left = most;
+        loop {
+            let message = self.channel.receive(|kind| match kind {
+                Kind::Claim => 1 + SECRET,
+                Kind::Snapshot => left.saturating_add(NUMBERS),
+                _ => 0,
+            })?;
+            match message.kind {
+                Kind::Claim => given.claim(message)?,
+                Kind::Snapshot => {
+                    let part = given.part(message, [threads, peers])?;
+                    left = left.saturating_sub(part.snapshot().len());
+                    given.parts.push(part);
+                }
+                Kind::Whole if given.parts.len() == threads * peers => return Ok(given),
+                _ => return Err(message.unexpected().into()),
+            }
+        }
+    }
+
+    /// Says that everything is there and understood. Returns when the old process has left
+    /// everything to this one.
+    ///
+    /// # Errors
+    /// The old process goes on, or has ended.
+    pub fn conclude(&mut self) -> Result<(), NotTaken> {
+        self.channel.send(Kind::HaveIt, &[])?;
+        Ok(self.channel.expect(Kind::Yours)?)
+    }
+
+    /// Says that the old process may end.
+    pub fn dismiss(mut self) {
+        self.channel.set_patience(Duration::from_secs(1));
+        // It ends in any case.
+        let _ = self.channel.send(Kind::Running, &[]);
+    }
+
+    /// Says why the old process has to go on.
+    pub fn refuse(&mut self, why: &str) {
+        self.channel.set_patience(Duration::from_secs(1));
+        self.channel.refuse(why);
+    }
+}
+
+impl Given {
+    fn claim(&mut self, message: Message) -> Result<(), Broken> {
+        let body = Zeroizing::new(message.body);
+        let wrong = || Broken::Protocol("a claim that is none".to_owned());
+        let Some(([peer], secret)) = body.split_first_chunk::<1>() else { return Err(wrong()) };
+        let secret = <[u8; SECRET]>::try_from(secret).map_err(|_| wrong())?;
+        let place = self.claims.get_mut(usize::from(*peer)).ok_or_else(wrong)?;
+        *place = Some(Resumption::new(Zeroizing::new(secret)));
+        Ok(())
+    }
+
+    fn part(&self, message: Message, [threads, peers]: [usize; 2]) -> Result<Part, Broken> {
+        let wrong = || Broken::Protocol("a snapshot out of its place".to_owned());
+        let body = message.body;
+        let Some(([thread, peer, age @ ..], _)) = body.split_first_chunk::<NUMBERS>() else {
+            return Err(wrong());
+        };
+        let (thread, peer, age) = (*thread, *peer, Duration::from_nanos(u64::from_le_bytes(*age)));
+        let is_known = self.parts.iter().any(|part| (part.thread, part.peer) == (thread, peer));
+        if is_known || usize::from(thread) >= threads || usize::from(peer) >= peers {
+            return Err(wrong());
+        }
+        let then = Instant::now().checked_sub(age).ok_or_else(wrong)?;
+        Ok(Part { thread, peer, then, body })
+    }
+}
+
+/// Asks for the messages. Returns the other's words if it has none.
+fn ask(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
+    write!(
+        stream,
+        "POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: {NAME}\r\n\
+         Content-Length: 0\r\n\r\n"
+    )?;
+    let mut head = Vec::new();
+    // Nothing behind it may be read.
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if head.len() >= MOST_HEAD || stream.read(&mut byte)? == 0 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        head.extend(byte);
+    }
+    let head = String::from_utf8_lossy(&head);
+    let status = head.split_ascii_whitespace().nth(1).unwrap_or_default();
+    if status == "101" {
+        return Ok(Ok(()));
+    }
+    let mut words = String::new();
+    // It need not say why.
+    let _ = stream.take(MOST_HEAD as u64).read_to_string(&mut words);
+    let words = words.trim();
+    let is_older = status == "404" || words.is_empty();
+    let why = if is_older { "it is of an older version, and takes a restart" } else { words };
+    Ok(Err(why.to_owned()))
+}

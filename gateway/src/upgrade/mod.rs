@@ -1,0 +1,134 @@
+//! One process takes over from another: messages between the two, and what crosses besides.
+//!
+//! The new process asks at the old one's admin socket. `POST /take-over` becomes a stream of
+//! messages, each with a kind, a length and a body:
+//!
+//! | from | message | body |
+//! |---|---|---|
+//! | new | `Hello` | what it understands ([`Hello`]) |
+//! | old | `Stand` | what it is ([`Stand`]) |
+//! | old | `Socket`, for each | its [`Place`], and the descriptor beside it |
+//! | new | `Freeze` | none: everything that can fail before is done |
+//! | old | `Claim`, for each peer with flows that go on | its number, and the secret of its session |
+//! | old | `Snapshot`, for each thread and peer | their numbers, its age, and the core's snapshot |
+//! | old | `Whole` | none |
+//! | new | `HaveIt` | none: it has read everything, and could begin |
+//! | old | `Yours` | none: it never goes on again |
+//! | new | `Running` | none: the service manager knows it |
+//!
+//! Either may say `Refused` with a reason, or vanish, at any time. Up to `Yours` the old process
+//! then goes on where it stood, and the new one ends. From `Freeze` to `Yours` the old one reads
+//! and sends nothing but what keeps its control connections alive.
+//!
+//! Nothing is sealed under a key of the other process, whichever goes on
+//! ([decision](../../../docs/adr/0021-upgrade-by-resumption.md)).
+//!
+//! Bounds: text has 64 KiB at most, and a snapshot as much as the reader says. The old process
+//! waits [`PREPARE`] for `Freeze`, and stands still for [`STAND_STILL`] at most.
+
+mod channel;
+mod giver;
+mod heir;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use channel::{Broken, Channel};
+pub use giver::Giver;
+pub use heir::{Given, Heir, NotTaken, Part};
+
+/// Versions of the messages that are understood, the oldest and the newest.
+pub const PROTOCOL: [u16; 2] = [1, 1];
+/// The path that an admin listener's client posts to.
+pub const PATH: &str = "/take-over";
+/// The name of the messages in HTTP's `Upgrade`.
+pub const NAME: &str = "longhaul-take-over";
+/// How long the new process may take to prepare itself.
+pub const PREPARE: Duration = Duration::from_secs(60);
+/// How long the old process stands still at most: less than most NICs try, and less than the
+/// silence that ends a session by default.
+pub const STAND_STILL: Duration = Duration::from_secs(2);
+/// How long the old process waits for the word that the service manager knows the new one.
+pub const RUNNING: Duration = Duration::from_secs(5);
+
+/// The first words of a process that wants to take over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// See [`PROTOCOL`].
+    pub protocol: [u16; 2],
+    /// Versions of snapshots that it reads, the oldest and the newest.
+    pub snapshot: [u16; 2],
+    /// Its build.
+    pub build: String,
+}
+
+/// A running gateway, for the process that is to take over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stand {
+    /// The version of the messages that follow.
+    pub protocol: u16,
+    /// The version of its snapshots.
+    pub snapshot: u16,
+    /// Its build.
+    pub build: String,
+    /// Its executable's device and file number.
+    pub executable: Option<(u64, u64)>,
+    /// Its process.
+    pub pid: u32,
+    /// Its control group, if a service manager started it.
+    pub control_group: Option<String>,
+    /// The service manager's watchdog, in microseconds.
+    pub watchdog: Option<u64>,
+    /// Its site.
+    pub site: String,
+    /// Its peers, in the gateway file's order.
+    pub peers: Vec<String>,
+    /// Its data-plane threads.
+    pub threads: u8,
+    /// Sockets that follow.
+    pub sockets: u32,
+}
+
+/// The purpose of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Keeps other gateways off the interface.
+    Lock,
+    /// `admin.listen`.
+    Admin,
+    /// `admin.socket`.
+    AdminSocket,
+    /// The control connection with a peer.
+    Control(u8),
+    /// A thread's LAN, in socket mode.
+    Lan(u8),
+    /// Bulk data: peer, thread, and the socket's number, of which the first receives.
+    Bulk(u8, u8, u8),
+}
+
+/// Returns the highest version that both understand.
+fn common(ours: [u16; 2], theirs: [u16; 2]) -> Option<u16> {
+    let ([least, most], [low, high]) = (ours, theirs);
+    let highest = most.min(high);
+    (highest >= least.max(low)).then_some(highest)
+}
+
+/// Returns the device and file number of this process's program.
+#[must_use]
+pub fn executable() -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let metadata = std::fs::metadata("/proc/self/exe").ok()?;
+    Some((metadata.dev(), metadata.ino()))
+}
+
+/// Returns this process's control group (v2).
+#[must_use]
+pub fn control_group() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,187 @@
+//! Two ends of a take-over over a pair of sockets.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use session::resumption::Resumption;
+use zeroize::Zeroizing;
+
+use super::channel::Kind;
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn pair() -> [Channel; 2] {
+    let (one, other) = UnixStream::pair().unwrap();
+    [one, other].map(|stream| Channel::new(stream, PATIENCE).unwrap())
+}
+
+#[test]
+fn the_highest_version_that_both_know_is_taken() {
+    assert_eq!(common([1, 3], [2, 5]), Some(3));
+    assert_eq!(common([2, 5], [1, 3]), Some(3));
+    assert_eq!(common([1, 1], [1, 1]), Some(1));
+    assert_eq!(common([1, 2], [3, 4]), None);
+    assert_eq!(common([3, 4], [1, 2]), None);
+}
+
+#[test]
+fn messages_arrive_whole_with_what_is_beside_them() {
+    let [mut one, mut other] = pair();
+    let file = tempfile::tempfile().unwrap();
+    let long = vec![7; 3 << 20];
+    let sender = std::thread::spawn(move || {
+        one.send_json(Kind::Socket, &Place::Bulk(1, 2, 3), Some(file.as_fd())).unwrap();
+        one.send(Kind::Snapshot, &[&[1, 2], &long]).unwrap();
+        one.send(Kind::Whole, &[]).unwrap();
+    });
+    let (place, descriptor) = other.receive_json::<Place>(Kind::Socket).unwrap();
+    assert!(place == Place::Bulk(1, 2, 3) && descriptor.is_some());
+    let message = other.receive(|_| 4 << 20).unwrap();
+    assert_eq!((message.kind, message.body.len()), (Kind::Snapshot, (3 << 20) + 2));
+    assert!(message.descriptor.is_none() && message.body[..3] == [1, 2, 7]);
+    other.expect(Kind::Whole).unwrap();
+    sender.join().unwrap();
+    assert!(matches!(other.expect(Kind::Whole), Err(Broken::Gone)));
+}
+
+#[test]
+fn what_breaks_the_protocol_is_named() {
+    let refused = |bytes: &[u8]| {
+        let (mut one, other) = UnixStream::pair().unwrap();
+        std::io::Write::write_all(&mut one, bytes).unwrap();
+        drop(one);
+        let mut other = Channel::new(other, PATIENCE).unwrap();
+        other.receive(|_| 10).unwrap_err().to_string()
+    };
+    assert_eq!(refused(&[99, 0, 0, 0, 0, 0, 0, 0, 0]), "the other process sent a message of kind 99");
+    assert_eq!(
+        refused(&[6, 11, 0, 0, 0, 0, 0, 0, 0]),
+        "the other process sent Snapshot of 11 bytes, where 10 are allowed"
+    );
+    assert!(refused(&[6, 255, 255, 255, 255, 255, 255, 255, 255]).contains("where 10 are allowed"));
+    assert_eq!(refused(&[6, 5, 0, 0, 0, 0, 0, 0, 0, 1]), "the other process has gone away");
+    assert_eq!(refused(&[11, 2, 0, 0, 0, 0, 0, 0, 0, b'n', b'o']), "no");
+    assert_eq!(refused(&[]), "the other process has gone away");
+}
+
+/// Whoever says nothing is given up.
+#[test]
+fn silence_ends_at_the_deadline() {
+    let (stream, _silent) = UnixStream::pair().unwrap();
+    let mut channel = Channel::new(stream, Duration::from_millis(20)).unwrap();
+    assert!(matches!(channel.expect(Kind::Yours), Err(Broken::Late)));
+    assert!(matches!(channel.expect(Kind::Yours), Err(Broken::Late)));
+    // Nor is a reader that takes nothing waited for.
+    channel.set_patience(Duration::from_millis(20));
+    let result = channel.send(Kind::Snapshot, &[&vec![0; 64 << 20]]);
+    assert!(matches!(result, Err(Broken::Late)), "{result:?}");
+}
+
+fn stand() -> Stand {
+    Stand {
+        protocol: 0,
+        snapshot: 0,
+        build: "1.2.3".to_owned(),
+        executable: executable(),
+        pid: std::process::id(),
+        control_group: None,
+        watchdog: None,
+        site: "a".to_owned(),
+        peers: vec!["b".to_owned(), "c".to_owned()],
+        threads: 2,
+        sockets: 0,
+    }
+}
+
+/// Plays the old process behind an admin socket, with `then` once it is to stand still.
+fn old(path: &std::path::Path, then: impl FnOnce(Giver) + Send + 'static) -> std::thread::JoinHandle<()> {
+    let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.extend(byte);
+        }
+        stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap();
+        let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        let giver = Giver::prepare(stream, stand(), &[(Place::Control(1), file)]);
+        if let Ok(giver) = giver {
+            then(giver);
+        }
+    })
+}
+
+fn give(giver: &mut Giver, snapshot: &[u8]) -> Result<(), Broken> {
+    giver.claim(1, &Resumption::new(Zeroizing::new([9; 32])))?;
+    for (thread, peer) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        giver.state(thread, peer, Instant::now(), snapshot)?;
+    }
+    giver.ask_if_taken()
+}
+
+#[test]
+fn everything_crosses_and_the_old_process_hears_that_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let old = old(&path, |mut giver| {
+        give(&mut giver, b"state").unwrap();
+        giver.commit().unwrap();
+        giver.wait_until_known();
+    });
+    let mut heir = Heir::connect(&path).unwrap();
+    let Stand { protocol, snapshot, peers, .. } = heir.stand().clone();
+    assert_eq!((protocol, snapshot, peers.len()), (1, snapshot::VERSION, 2));
+    assert!(heir.take(Place::Control(1)).is_some() && heir.take(Place::Lock).is_none());
+    let given = heir.receive(20).unwrap();
+    assert!(given.claims[0].is_none());
+    assert_eq!(given.claims[1].as_ref().unwrap().exposed(), &[9; 32]);
+    assert_eq!(given.parts.len(), 4);
+    assert!(given.parts.iter().all(|part| part.snapshot() == b"state" && part.then <= Instant::now()));
+    heir.conclude().unwrap();
+    heir.dismiss();
+    old.join().unwrap();
+}
+
+/// Whatever the new process does not like, and whenever it vanishes.
+#[test]
+fn the_old_process_hears_that_it_has_to_go_on() {
+    let steps: [fn(Heir); 5] = [
+        |heir| drop(heir),
+        |mut heir| heir.refuse("the file is bad"),
+        |mut heir| assert!(matches!(heir.receive(19), Err(NotTaken::Broken(Broken::Protocol(_))))),
+        |mut heir| drop(heir.receive(20).unwrap()),
+        |mut heir| {
+            heir.receive(20).unwrap();
+            heir.refuse("it does not fit");
+        },
+    ];
+    for step in steps {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let old = old(&path, |mut giver| {
+            let refused = give(&mut giver, b"state").unwrap_err();
+            assert!(matches!(refused, Broken::Gone | Broken::Refused(_)), "{refused:?}");
+        });
+        step(Heir::connect(&path).unwrap());
+        old.join().unwrap();
+    }
+}
+
+#[test]
+fn files_that_take_a_restart_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let old = old(&path, |_| {});
+    let text = include_str!("../../../docs/examples/gateway-a.toml");
+    let gateway = config::Gateway::parse(std::path::Path::new("etc/a.toml"), text).unwrap();
+    let heir = Heir::connect(&path).unwrap();
+    let why = heir.check(&gateway).unwrap_err().to_string();
+    assert!(why.contains("in the files and") && why.ends_with("that takes a restart"), "{why}");
+    drop(heir);
+    old.join().unwrap();
+}
