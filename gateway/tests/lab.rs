@@ -204,6 +204,16 @@ fn programs_end_with_an_error_when_a_gateway_is_killed() {
     }
 }
 
+/// The kernel's table of neighbours is full before the gateways start, and whoever fills it goes
+/// on: the gateways find each other, and their hosts.
+#[test]
+fn a_full_table_of_neighbours_starves_nobody() {
+    if has_lab() {
+        let out = out("lab-neighbours");
+        assert!(boot("neighbours.sh", 600, &[], &out), "see above; logs in {}", out.display());
+    }
+}
+
 /// A link that puts packets out of order and loses none is not taken for a lossy one, and next to
 /// nothing is sent again.
 #[test]
