@@ -88,12 +88,17 @@ pub fn write<T: Serialize + ?Sized>(state: &T, now: Instant) -> Result<Vec<u8>, 
     let _present = Present::set(now);
     let snapshot = postcard::to_extend(state, vec![0; HEADER]);
     let mut snapshot = snapshot.map_err(|error| Unwritable(error.to_string()))?;
+    seal(&mut snapshot);
+    Ok(snapshot)
+}
+
+/// Writes the header of the state behind it: [`HEADER`] bytes of anything, and a state.
+pub fn seal(snapshot: &mut [u8]) {
     let state = snapshot.get(HEADER..).unwrap_or_default();
     let (len, crc) = (state.len() as u64, crc32fast::hash(state));
     let header =
         MAGIC.into_iter().chain(VERSION.to_le_bytes()).chain(len.to_le_bytes()).chain(crc.to_le_bytes());
     snapshot.iter_mut().zip(header).for_each(|(place, byte)| *place = byte);
-    Ok(snapshot)
 }
 
 /// Reads a snapshot: the state, with `now` in place of the present in which it was written.

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 
 use netem_tests::host::QpConfig;
 use netem_tests::sim::{Atomics, Connection, Op, Scenario, Work, World};
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use roce::wire::Psn;
+use snapshot::{HEADER, seal};
 use splice::{Gateway, Settings};
 
 use super::{are_seeds_named, clean, play_all};
@@ -116,4 +119,36 @@ fn a_snapshot_that_does_not_fit_is_refused_by_name() {
         changed[place] ^= 1;
         assert!(refusal(kept_settings(), &changed).is_some(), "byte {place}");
     }
+}
+
+/// Whatever stands behind a header that is right, it is read or refused. A seed that fails is the
+/// last that is printed.
+#[test]
+fn any_state_is_read_or_refused() {
+    let snapshot = busy_gateway();
+    let now = Instant::now();
+    let (mut read, mut refused) = (0, 0);
+    for seed in 0..2000 {
+        println!("seed {seed}");
+        let mut dice = Pcg64Mcg::seed_from_u64(seed);
+        let mut changed = snapshot.clone();
+        for _ in 0..dice.random_range(1..4) {
+            // Where counts and numbers stand rather than contents, mostly.
+            let most = if dice.random_bool(0.5) { 4000 } else { changed.len() - HEADER };
+            let place = HEADER + dice.random_range(0..most);
+            changed[place] = if dice.random_bool(0.3) { 0xff } else { dice.random() };
+        }
+        if dice.random_bool(0.1) {
+            changed.truncate(dice.random_range(HEADER..changed.len()));
+        }
+        seal(&mut changed);
+        match Gateway::restore(kept_settings(), &changed, now) {
+            Ok(mut gateway) => {
+                assert!(gateway.snapshot(now).is_ok(), "what was read can be written");
+                read += 1;
+            }
+            Err(_) => refused += 1,
+        }
+    }
+    assert!(read > 0 && refused > 0, "{read} {refused}");
 }
