@@ -25,7 +25,7 @@ use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::lan::{Lan, Link};
 use crate::wan::Bulk;
 
-pub use freeze::{Freeze, Lent};
+pub use freeze::{Freeze, Frozen, Lent};
 use moderation::InterruptModeration;
 use peer::Next;
 pub use peer::{PeerAddress, PeerSide};

@@ -32,7 +32,7 @@ pub use patience::remedy;
 use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
-use session::control::{self, StartError};
+use session::control::{self, Control, StartError};
 use session::identity::{Identity, IdentityError, SerialNumber};
 use session::key_log::KeyLog;
 use session::message::{Ciphers, Pairing};
@@ -45,9 +45,9 @@ use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
-use workers::{PeerResources, Threads, WorkerResources};
+use workers::{PeerResources, Threads, WorkerResources, Workers};
 
-use crate::admin::{Doors, Serving};
+use crate::admin::{Admin, Doors, Serving};
 use crate::cells::Cells;
 use crate::choose::PathSnapshot;
 use crate::events::{EventKind, EventLog};
@@ -208,9 +208,8 @@ struct Running {
     telemetries: Vec<Arc<Telemetry>>,
     stopping: watch::Sender<Stop>,
     serving: Serving,
-    legacy: Legacy,
-    /// As long as it lives, no other gateway works on the interface.
-    _lock: Option<UnixListener>,
+    /// Beside it what keeps other gateways off the interface, as long as it lives.
+    legacy: (Legacy, Option<UnixListener>),
 }
 
 impl Running {
@@ -286,16 +285,10 @@ async fn set_up(
         .map(|nth| resources.iter().filter_map(|thread| thread.peers.get(nth)).map(sightings_of).collect())
         .collect();
     let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
-    let most = peers.iter().map(|peer| settings(&peer.gateway, &Arc::new(peer.policy.clone()), MAX_PACKET));
-    let most = most.map(|settings| settings.most_memory()).sum();
+    let told = (notifier, telemetries.as_slice(), announce);
     let controls = match heir {
-        Some(heir) => {
-            takeover::take_over(heir, most, &threads, controls, (notifier, &telemetries, announce))?
-        }
-        None => {
-            threads.begin_anew()?;
-            controls
-        }
+        Some(heir) => takeover::take_over(heir, most_of(&peers), &threads, controls, told)?,
+        None => threads.begin_anew().map(|()| controls)?,
     };
     guard.own();
     let mut choosers = Vec::new();
@@ -304,30 +297,48 @@ async fn set_up(
     }
     let (admins, serving) = doors.serve(&peers, &requests)?;
     tell_start(&gateway, &telemetries, notifier);
-    let (stopping, stopped) = watch::channel(Stop::No);
-    let (mut tasks, mut asks) = (JoinSet::new(), Vec::new());
-    let mut admins = admins.into_iter();
-    for (nth, ((peer, control), workers)) in peers.into_iter().zip(controls).zip(workers).enumerate() {
-        let (ask, asked) = async_mpsc::channel(1);
-        asks.push(ask);
-        let renewal = (path.clone(), (identity.clone(), stamp.clone()));
-        let place = (!gateway.others.is_empty()).then_some(nth);
-        let supervisor = Supervisor::new(peer, control, workers, renewal, admins.next(), place);
-        tasks.spawn(supervisor.run(asked, stopped.clone()));
-    }
+    let stopping = watch::Sender::new(Stop::No);
+    let each = peers.into_iter().zip(controls).zip(workers);
+    let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, &stopping);
+    let legacy = (legacy, lock);
+    let devices = Devices::of(&gateway.lan.mode);
     Ok(Some(Running {
         threads,
         choosers,
         tasks,
         asks,
         guard,
-        devices: Devices::of(&gateway.lan.mode),
+        devices,
         telemetries,
         stopping,
         serving,
         legacy,
-        _lock: lock,
     }))
+}
+
+/// Starts each peer's supervisor. Returns the tasks, and the ways to them.
+fn supervise(
+    each: impl ExactSizeIterator<Item = ((Towards, Control), Workers)>,
+    renewal: &(PathBuf, (Identity, Stamp)),
+    admins: Vec<Arc<Admin>>,
+    stopping: &watch::Sender<Stop>,
+) -> (JoinSet<Result<(), RunError>>, Vec<async_mpsc::Sender<Ask>>) {
+    let (mut tasks, mut asks) = (JoinSet::new(), Vec::new());
+    let (mut admins, are_several) = (admins.into_iter(), each.len() > 1);
+    for (nth, ((peer, control), workers)) in each.enumerate() {
+        let (ask, asked) = async_mpsc::channel(1);
+        asks.push(ask);
+        let place = are_several.then_some(nth);
+        let supervisor = Supervisor::new(peer, control, workers, renewal.clone(), admins.next(), place);
+        tasks.spawn(supervisor.run(asked, stopping.subscribe()));
+    }
+    (tasks, asks)
+}
+
+/// Returns the bytes of memory that all these take at most.
+fn most_of(peers: &[Towards]) -> usize {
+    let settings = |peer: &Towards| settings(&peer.gateway, &Arc::new(peer.policy.clone()), MAX_PACKET);
+    peers.iter().map(|peer| settings(peer).most_memory()).sum()
 }
 
 fn sightings_of(peer: &PeerResources) -> watch::Receiver<PathSnapshot> {

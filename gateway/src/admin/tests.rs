@@ -504,6 +504,32 @@ async fn the_socket_asks_for_no_token() {
 }
 
 #[tokio::test]
+async fn a_take_over_goes_by_the_socket_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let (admin, _, _) = admin_with(&format!("socket = {path:?}"), Instant::now());
+    let (socket, _) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    admin.start(listener.into(), socket).unwrap();
+    let take =
+        POST.replace("/reload", "/take-over").replace("content-length", "upgrade: other\r\ncontent-length");
+    assert!(raw(address, &take).await.starts_with("HTTP/1.1 403 "));
+    let by_socket = async |request: &str| {
+        let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        text
+    };
+    assert!(by_socket(&take.replace("POST", "GET")).await.starts_with("HTTP/1.1 405 "));
+    assert!(by_socket(&take).await.starts_with("HTTP/1.1 400 "));
+    // A gateway that hands nothing over.
+    let take = take.replace("upgrade: other", &format!("upgrade: {}", crate::upgrade::NAME));
+    assert!(by_socket(&take).await.starts_with("HTTP/1.1 409 "));
+}
+
+#[tokio::test]
 async fn the_page_asks_nobody_else() {
     let (admin, _) = admin(Instant::now());
     let address = listening(&admin).await;

@@ -16,11 +16,14 @@ const LAST_ROUNDS: usize = 64;
 
 /// The time between a worker's last packet and the word who goes on.
 pub struct Freeze {
-    /// Told when the thread stands still: since when, and the state towards each peer.
-    pub frozen: oneshot::Sender<(Instant, Result<Vec<Vec<u8>>, String>)>,
+    /// Told when the thread stands still.
+    pub frozen: oneshot::Sender<Frozen>,
     /// True: another process has taken over, and the thread ends. False, or no answer: it goes on.
     pub taken: mpsc::Receiver<bool>,
 }
+
+/// A worker that stands still: since when, and the state towards each peer.
+pub type Frozen = (Instant, Result<Vec<Vec<u8>>, String>);
 
 /// Copies of a worker's sockets.
 pub struct Lent {

@@ -267,10 +267,8 @@ impl<O: Observer> PeerSide<O> {
                 Ok(Order::Part(deadline, reply)) => {
                     self.awaited = Some(Awaited { reached: Gateway::has_parted, deadline, reply });
                 }
-                Ok(Order::Lend(reply)) => {
-                    // Nobody may care to know any more.
-                    let _ = reply.send(Lent::of(&self.bulk, lan));
-                }
+                // Nobody may care to know any more.
+                Ok(Order::Lend(reply)) => drop(reply.send(Lent::of(&self.bulk, lan))),
                 Ok(Order::Freeze(freeze)) => return Next::Freeze(freeze),
                 Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Next::Stop,
                 Err(TryRecvError::Empty) => return Next::GoOn,

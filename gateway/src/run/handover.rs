@@ -18,9 +18,9 @@ use tracing::{info, warn};
 
 use super::opening::OpenDoors;
 use super::supervisor::{Ask, Holding};
-use super::workers::State;
 use super::{RunError, Running};
 use crate::events::EventKind;
+use crate::plane::Frozen;
 use crate::requests::Claimant;
 use crate::service::Notifier;
 use crate::upgrade::{Broken, Giver, Place, STAND_STILL, Stand, control_group, executable};
@@ -113,13 +113,13 @@ impl Running {
                 return None;
             }
         };
-        let stand = self.legacy.stand.clone();
+        let stand = self.legacy.0.stand.clone();
         Some((spawn_blocking(move || Giver::prepare(stream, stand, &sockets)), place))
     }
 
     async fn lend(&self) -> std::io::Result<Vec<(Place, OwnedFd)>> {
         let mut sockets = Vec::new();
-        for (place, socket) in &self.legacy.sockets {
+        for (place, socket) in &self.legacy.0.sockets {
             sockets.push((*place, socket.as_fd().try_clone_to_owned()?));
         }
         sockets.extend(self.threads.lend().await?);
@@ -177,21 +177,21 @@ impl Running {
         let (verdicts, frozen) = self.threads.freeze();
         let frozen = timeout(STAND_STILL, frozen.all()).await;
         let states: Vec<_> = frozen.unwrap_or_default();
-        let gates = self.legacy.gates.clone();
+        let gates = self.legacy.0.gates.clone();
         let is_whole = states.len() == verdicts.len();
         let given = match is_whole {
-            true => spawn_blocking(move || give(giver, &claims, states, gates)).await,
+            true => spawn_blocking(move || give(giver, &claims, states, &gates)).await,
             false => Ok(Err((giver, NotGiven::Unable("not all threads stand still".to_owned())))),
         };
         let given = match given {
             Ok(Ok(giver)) => Ok(giver),
             Ok(Err((mut giver, why))) => {
                 giver.refuse(&why.to_string());
-                self.legacy.gates.iter().for_each(Gate::open);
+                self.legacy.0.gates.iter().for_each(Gate::open);
                 Err(why)
             }
             Err(_) => {
-                self.legacy.gates.iter().for_each(Gate::open);
+                self.legacy.0.gates.iter().for_each(Gate::open);
                 Err(NotGiven::Unable("the hand-over broke off".to_owned()))
             }
         };
@@ -233,10 +233,10 @@ async fn hold_all(asks: &[mpsc::Sender<Ask>]) -> (Result<Claims, String>, Vec<on
 fn give(
     mut giver: Giver,
     claims: &Claims,
-    states: Vec<State>,
-    gates: Vec<Gate>,
+    states: Vec<Frozen>,
+    gates: &[Gate],
 ) -> Result<Giver, (Giver, NotGiven)> {
-    match try_to_give(&mut giver, claims, states, &gates) {
+    match try_to_give(&mut giver, claims, states, gates) {
         Ok(()) => Ok(giver),
         Err(why) => Err((giver, why)),
     }
@@ -245,7 +245,7 @@ fn give(
 fn try_to_give(
     giver: &mut Giver,
     claims: &Claims,
-    states: Vec<State>,
+    states: Vec<Frozen>,
     gates: &[Gate],
 ) -> Result<(), NotGiven> {
     for (peer, claim) in (0..).zip(claims) {

@@ -31,7 +31,6 @@ use crate::wan::Bulk;
 
 use beginning::Begin;
 pub(super) use beginning::Restored;
-pub(super) use standing::State;
 
 /// The resources that a thread owns besides its flows.
 pub(super) struct WorkerResources {

@@ -3,16 +3,12 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
-use std::time::Instant;
 
 use tokio::sync::oneshot;
 
 use super::{Answers, Threads};
-use crate::plane::{Freeze, Lent, Order};
+use crate::plane::{Freeze, Frozen, Lent, Order};
 use crate::upgrade::Place;
-
-/// A thread's state towards each peer, and since when it is so.
-pub(in crate::run) type State = (Instant, Result<Vec<Vec<u8>>, String>);
 
 impl Threads {
     /// Copies of the sockets that another process may go on with.
@@ -36,7 +32,7 @@ impl Threads {
     }
 
     /// Has all threads stand still until each is told who goes on.
-    pub(in crate::run) fn freeze(&self) -> (Vec<mpsc::Sender<bool>>, Answers<State>) {
+    pub(in crate::run) fn freeze(&self) -> (Vec<mpsc::Sender<bool>>, Answers<Frozen>) {
         let freeze = |thread: &super::Thread| {
             let (frozen, state) = oneshot::channel();
             let (verdict, taken) = mpsc::channel();
