@@ -429,7 +429,7 @@ impl Control {
                 command = commands.recv() => match command {
                     Some(Command::Goodbye(reason)) => break (End::Goodbye(reason), Ok(())),
                     Some(Command::HandOver) => break (End::HandOver, Ok(())),
-                    Some(Command::Hold(hold)) => match hold.is_taken().await {
+                    Some(Command::Hold(hold)) => match hold.answer().await {
                         true => break (End::HandOver, Ok(())),
                         false => Ok(()),
                     },
@@ -496,7 +496,7 @@ impl Control {
 
 impl Hold {
     /// Stands still until there is an answer.
-    async fn is_taken(self) -> bool {
+    async fn answer(self) -> bool {
         self.standing.send(()).is_ok() && self.taken.await.unwrap_or(false)
     }
 }
