@@ -12,13 +12,13 @@ use super::{Pair, SCHEMES, longhaul, wait_until};
 
 impl Pair {
     /// A new certificate and key for a site, in its files.
-    fn make_keys(&self, site: &str) {
+    pub(super) fn make_keys(&self, site: &str) {
         let dir = self.testbed.folder().to_str().unwrap();
         longhaul(&["keys", "--dir", dir, "--force", site]);
     }
 
     /// Returns the serial number that a reload says the new certificate has.
-    fn renewed(&self, site: Site) -> String {
+    pub(super) fn renewed(&self, site: Site) -> String {
         let answer: Answer = self.reload(site);
         let changed = answer.identity.first().unwrap_or_else(|| panic!("{answer:?}"));
         assert!(answer.adopted && changed.contains(", expires at "), "{answer:?}");
@@ -32,7 +32,7 @@ impl Pair {
         answer.problems
     }
 
-    fn says(&self, site: Site, words: &str) -> bool {
+    pub(super) fn says(&self, site: Site, words: &str) -> bool {
         self.testbed.fetch(site, "/events").unwrap().contains(words)
     }
 

@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use socket2::{Domain, Protocol, Socket, Type};
+use soft_nic::flood::{Flood, FloodKind};
 
 const ROCE_PORT: u16 = 4791;
 /// Packets sent from a raw socket of this protocol bring their own IP header (raw(7)).
@@ -52,6 +53,30 @@ impl Hosts {
         };
         let threads = vec![carry(outside, &is_over, out), carry(receiver, &is_over, r#in)];
         Self { address, interface, is_over, threads }
+    }
+
+    /// Offers UD packets of one host to another, at a rate (bit/s) for so long.
+    pub(super) fn flood(&self, [from, to]: [IpAddr; 2], rate: f64, time: Duration) {
+        let end = Instant::now() + time;
+        let mut flood = Flood::new(FloodKind::Ud, rate, [from, to], Instant::now());
+        let mut packet = vec![0; 1 << 13];
+        while Instant::now() < end {
+            while let Some(len) = flood.poll_transmit(Instant::now(), &mut packet) {
+                send(&self.interface, &packet[..len]);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// WRITEs of one host to a queue pair that the other does not have. Nobody tries again.
+    pub(super) fn write_to_nobody(&self, ips: [IpAddr; 2]) {
+        // As if each were due when it is asked for.
+        let mut flood = Flood::new(FloodKind::RcAbsentQueuePair, f64::INFINITY, ips, Instant::now());
+        let mut packet = vec![0; 1 << 13];
+        for _ in 0..3 {
+            let len = flood.poll_transmit(Instant::now(), &mut packet).unwrap();
+            send(&self.interface, &packet[..len]);
+        }
     }
 
     /// A packet whose IP header has options, of one host to another.
