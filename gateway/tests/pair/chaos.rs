@@ -63,11 +63,16 @@ const FILES: u64 = 40;
 
 /// Runs [`inside`] for so many seconds in name spaces of its own.
 fn run_for(seconds: u64) {
+    run_in_name_spaces(INSIDE, seconds);
+}
+
+/// Runs an ignored test in name spaces of its own.
+fn run_in_name_spaces(test: &str, seconds: u64) {
     let disk = tempfile::tempdir().unwrap();
     let status = Command::new("unshare")
         .args(["--net", "--mount", "sh", "-c", SURROUNDINGS])
         .arg(std::env::current_exe().unwrap())
-        .arg(INSIDE)
+        .arg(test)
         .arg(disk.path())
         .env(SECONDS, seconds.to_string())
         .env(DISK, disk.path())
@@ -86,6 +91,60 @@ fn no_flow_ends_whatever_goes_wrong_around_a_pair() {
 #[ignore = "takes half an hour"]
 fn half_an_hour() {
     run_for(1800);
+}
+
+/// Gateways on interfaces, whose place other processes take. Each opens sockets of its own there.
+#[test]
+fn processes_follow_one_another_on_interfaces() {
+    run_in_name_spaces("chaos::upgrades_inside", 0);
+}
+
+#[test]
+#[ignore = "run by the others, in a name space"]
+fn upgrades_inside() {
+    let mut hosts = None;
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        on_interfaces(plan);
+        plan.threads = 2;
+        let [a, b] = plan.hosts.clone();
+        hosts = Some([Hosts::start("host0", a), Hosts::start("host1", b)]);
+    });
+    let hosts = hosts.unwrap();
+    pair.lans = hosts.each_ref().map(|hosts| hosts.address);
+    let (client, server) = pair.transfer(Limit::Messages(1_000_000));
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_longhaul"));
+    let done = || client.progress().messages.load(Ordering::Relaxed);
+    for round in 0..8 {
+        let before = done();
+        wait_until("the transfer does not go on", &|| done() > before + 100);
+        let (site, other) = (SITES[round % 2], SITES[(round + 1) % 2]);
+        assert!(pair.testbed.upgrade(site, &program, PATIENCE).unwrap(), "round {round}");
+        if round % 3 == 2 {
+            // At once, while the session is on its way.
+            assert!(pair.testbed.upgrade(other, &program, PATIENCE).unwrap(), "round {round}");
+        }
+        pair.testbed.wait_for_session(&|| false).unwrap();
+        assert_eq!(ip("rule list pref 1").lines().count(), 2, "round {round}");
+        // Who is killed before he has taken over leaves the rules as they are.
+        drop(gateway::upgrade::Heir::connect(&pair.testbed.folder().join("a.sock")).unwrap());
+    }
+    let (client, server) = (client.stop().unwrap(), server.stop().unwrap());
+    assert!(client.corrupt == 0 && server.corrupt == 0 && failed(&client) == 0, "{client}\n{server}");
+    pair.complete_transfer(40);
+    for site in SITES {
+        assert_eq!(pair.status(site).flows.failed, 0, "{site:?}");
+    }
+    pair.testbed.stop().unwrap();
+    assert_eq!(ip("rule list pref 1"), "");
+}
+
+/// Has both gateways be the next hops of hosts in name spaces.
+fn on_interfaces(plan: &mut Plan) {
+    plan.rate = "40 Mbit/s".to_owned();
+    "scheme = \"sr\"".clone_into(&mut plan.policy);
+    plan.limits = "idle_flow = \"5 min\"\ntarget_dead = \"30 s\"".to_owned();
+    plan.interface = [Some("g0".to_owned()), Some("g1".to_owned())];
+    plan.wan = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
 }
 
 /// Runs `ip ARGUMENTS`, and returns what it shows.
@@ -372,11 +431,7 @@ fn inside() {
     let mut hosts = None;
     let mut pair = Pair::start_otherwise(3, |plan| {
         plan.program = program;
-        plan.rate = "40 Mbit/s".to_owned();
-        "scheme = \"sr\"".clone_into(&mut plan.policy);
-        plan.limits = "idle_flow = \"5 min\"\ntarget_dead = \"30 s\"".to_owned();
-        plan.interface = [Some("g0".to_owned()), Some("g1".to_owned())];
-        plan.wan = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
+        on_interfaces(plan);
         let [a, b] = plan.hosts.clone();
         hosts = Some([Hosts::start("host0", a), Hosts::start("host1", b)]);
     });
