@@ -5,6 +5,7 @@ mod cpu;
 mod flood;
 mod flows;
 mod hosts;
+mod lane;
 mod latency;
 mod memory;
 mod messages;
@@ -29,6 +30,7 @@ use testbed::{Plan, TestbedError};
 
 pub use flood::Flood;
 pub use flows::Flows;
+pub use lane::Lane;
 pub use latency::Latency;
 pub use memory::Memory;
 pub use messages::Messages;

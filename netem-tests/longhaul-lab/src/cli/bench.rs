@@ -46,6 +46,8 @@ enum BenchCommand {
     Latency(SecondsArgs),
     /// Measure what a host that floods takes from another one of its site
     Flood(SecondsArgs),
+    /// Measure what messages notice of a lane that dies under load
+    Lane(SecondsArgs),
     /// Measure the way over the WAN by itself, records in and records out, as a share of that
     Wan(WanArgs),
     /// Measure an older `longhaul-lab` and this one in turns, and print new over old
@@ -172,6 +174,9 @@ impl BenchArgs {
             }
             BenchCommand::Flood(SecondsArgs { seconds }) => {
                 bench::Flood { program, seconds: *seconds }.run(&mut out, &interrupted)
+            }
+            BenchCommand::Lane(SecondsArgs { seconds }) => {
+                bench::Lane { program, seconds: *seconds }.run(&mut out, &interrupted)
             }
             BenchCommand::Latency(SecondsArgs { seconds }) => {
                 bench::Latency { program, seconds: *seconds }.run(&mut out, &interrupted)
