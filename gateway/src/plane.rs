@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use config::{Policy, Wan};
 use ipnet::IpNet;
-use roce::ip::{Datagram, Reject};
+use roce::ip::{Received, Reject};
 use session::{Opener, Rejected, Sealer};
 use splice::{Gateway, SessionEnd, StaleFlow, Tuning, Undrained};
 
@@ -290,14 +290,14 @@ impl<O: Observer> Worker<O> {
 
     fn receive_lan(&mut self, now: Instant) -> usize {
         let Self { lan, peers, routes, .. } = self;
-        let received = lan.receive(BUDGET, &mut |packet| match Datagram::parse(packet) {
-            Ok(datagram) => match routes.of(datagram.addressing.dst) {
+        let received = lan.receive(BUDGET, &mut |packet| match Received::parse(packet) {
+            Ok(received) => match routes.of(received.datagram.addressing.dst) {
                 Route::One(nth) => {
                     if let Some(peer) = peers.get_mut(nth) {
-                        peer.handle_lan(&datagram, packet.len(), now);
+                        peer.handle_lan(&received, packet.len(), now);
                     }
                 }
-                Route::All => peers.iter_mut().for_each(|peer| peer.handle_lan(&datagram, packet.len(), now)),
+                Route::All => peers.iter_mut().for_each(|peer| peer.handle_lan(&received, packet.len(), now)),
             },
             Err(reject) => {
                 if let Some(peer) = peers.first_mut() {

@@ -39,6 +39,15 @@ pub struct Datagram<'a> {
     pub transport: &'a [u8],
 }
 
+/// A datagram whose ICRC was checked, with what was summed up for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'a> {
+    /// The datagram.
+    pub datagram: Datagram<'a>,
+    /// CRC-32 of its headers, and of all.
+    pub sums: icrc::Sums,
+}
+
 /// Why an IP packet is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Reject {
@@ -120,6 +129,13 @@ impl<'a> Datagram<'a> {
     /// Reads one IP packet, from the IP header on. Bytes after the IP packet's own length (Ethernet
     /// padding) are cut. The UDP checksum is not looked at: RoCEv2 sends 0, and the ICRC says more.
     pub fn parse(l3: &'a [u8]) -> Result<Datagram<'a>, Reject> {
+        Received::parse(l3).map(|received| received.datagram)
+    }
+}
+
+impl<'a> Received<'a> {
+    /// As [`Datagram::parse`].
+    pub fn parse(l3: &'a [u8]) -> Result<Received<'a>, Reject> {
         match l3.first().ok_or(Reject::NotIp)? >> 4 {
             4 => parse_v4(l3),
             6 => parse_v6(l3),
@@ -128,7 +144,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-fn parse_v4(l3: &[u8]) -> Result<Datagram<'_>, Reject> {
+fn parse_v4(l3: &[u8]) -> Result<Received<'_>, Reject> {
     let header = l3.first_chunk::<V4_LEN>().ok_or(Reject::Truncated)?;
     let [version, tos, t0, t1, _, _, f0, f1, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header;
     if protocol != UDP {
@@ -154,7 +170,8 @@ fn parse_v4(l3: &[u8]) -> Result<Datagram<'_>, Reject> {
     }
     let (udp_to_padding, given) = split_icrc(packet, V4_LEN)?;
     let (headers, rest) = udp_to_padding.split_first_chunk().ok_or(Reject::UdpLength)?;
-    if icrc::v4(headers, rest) != given {
+    let sums = icrc::sums_v4(headers, rest);
+    if sums.icrc() != given {
         return Err(Reject::BadIcrc);
     }
     let addressing = Addressing {
@@ -165,10 +182,10 @@ fn parse_v4(l3: &[u8]) -> Result<Datagram<'_>, Reject> {
         ttl,
     };
     let transport = udp_to_padding.get(V4_LEN + UDP_LEN..).ok_or(Reject::UdpLength)?;
-    Ok(Datagram { addressing, transport })
+    Ok(Received { datagram: Datagram { addressing, transport }, sums })
 }
 
-fn parse_v6(l3: &[u8]) -> Result<Datagram<'_>, Reject> {
+fn parse_v6(l3: &[u8]) -> Result<Received<'_>, Reject> {
     let (header, after) = l3.split_first_chunk::<V6_LEN>().ok_or(Reject::Truncated)?;
     let ([v0, v1, _, _, l0, l1, next_header, hop_limit], addresses) =
         header.split_first_chunk::<8>().ok_or(Reject::Truncated)?;
@@ -187,7 +204,8 @@ fn parse_v6(l3: &[u8]) -> Result<Datagram<'_>, Reject> {
     let src_port = source_port_to_roce(body)?;
     let (udp_to_padding, given) = split_icrc(packet, V6_LEN)?;
     let (headers, rest) = udp_to_padding.split_first_chunk().ok_or(Reject::UdpLength)?;
-    if icrc::v6(headers, rest) != given {
+    let sums = icrc::sums_v6(headers, rest);
+    if sums.icrc() != given {
         return Err(Reject::BadIcrc);
     }
     let addressing = Addressing {
@@ -198,7 +216,7 @@ fn parse_v6(l3: &[u8]) -> Result<Datagram<'_>, Reject> {
         ttl: *hop_limit,
     };
     let transport = udp_to_padding.get(V6_LEN + UDP_LEN..).ok_or(Reject::UdpLength)?;
-    Ok(Datagram { addressing, transport })
+    Ok(Received { datagram: Datagram { addressing, transport }, sums })
 }
 
 /// The UDP source port, if the destination is RoCEv2's.

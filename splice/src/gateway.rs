@@ -8,7 +8,8 @@ use config::Policy;
 use ipnet::IpNet;
 use reliability::estimator::{Arrival, LaneId};
 use reliability::link::Link;
-use roce::ip::{self, Addressing, Datagram};
+use roce::icrc::Sums;
+use roce::ip::{self, Addressing, Datagram, Received};
 use roce::pairing::{self, Event, Pairings};
 use roce::wire::{self, Packet, Transport};
 use transport::{Connection, LanePacket, Session, Tuning, Undrained};
@@ -108,13 +109,22 @@ impl Gateway {
 
     /// A packet from the LAN.
     pub fn handle_lan(&mut self, datagram: &Datagram<'_>, now: Instant) {
-        if let Err(why) = self.admit(datagram, now) {
+        self.take_lan(datagram, None, now);
+    }
+
+    /// A packet from the LAN, whose payload need not be read again for its sum.
+    pub fn handle_received(&mut self, received: &Received<'_>, now: Instant) {
+        self.take_lan(&received.datagram, Some(received.sums), now);
+    }
+
+    fn take_lan(&mut self, datagram: &Datagram<'_>, sums: Option<Sums>, now: Instant) {
+        if let Err(why) = self.admit(datagram, sums, now) {
             self.common.stats.drop_lan(why);
         }
         self.settle_pairings(now);
     }
 
-    fn admit(&mut self, datagram: &Datagram<'_>, now: Instant) -> Result<(), LanDrop> {
+    fn admit(&mut self, datagram: &Datagram<'_>, sums: Option<Sums>, now: Instant) -> Result<(), LanDrop> {
         let addressing = &datagram.addressing;
         if !self.common.settings.leads_to_peer(addressing.dst) {
             return Err(LanDrop::NotRemote);
@@ -133,7 +143,7 @@ impl Gateway {
             return self.carry_to_group(addressing, datagram.transport, now);
         }
         let packet = match Packet::parse(datagram.transport) {
-            Ok(packet) => packet,
+            Ok(packet) => sums.map_or(packet, |sums| packet.with_sums(sums)),
             Err(wire::Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
             // Of a transport that is not understood (XRC and the like) not even the shape can be
             // judged: carried as it is.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use config::Wan;
 use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
-use roce::ip::{Datagram, Reject};
+use roce::ip::{Received, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd};
 
@@ -150,10 +150,10 @@ impl<O: Observer> PeerSide<O> {
     }
 
     /// Takes a packet of a local host, of so many bytes with its IP header.
-    pub(super) fn handle_lan(&mut self, datagram: &Datagram<'_>, bytes: usize, now: Instant) {
+    pub(super) fn handle_lan(&mut self, received: &Received<'_>, bytes: usize, now: Instant) {
         self.counts.lan_packets += 1;
         self.counts.lan_bytes += bytes as u64;
-        self.core.handle_lan(datagram, now);
+        self.core.handle_received(received, now);
     }
 
     /// Counts a packet of a local host that is for no peer.

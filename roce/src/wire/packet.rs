@@ -3,6 +3,7 @@
 use super::headers::put;
 use super::opcode::Body;
 use super::{BTH_LEN, Bth, Ext, Opcode, Qpn, Transport};
+use crate::icrc::Sums;
 
 /// A parsed packet. Parsing checks its shape (headers present, padding, length where the opcode
 /// fixes it), not its meaning: that First and Middle packets fill the path MTU, or that a PSN is
@@ -17,7 +18,12 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
     /// The whole packet as it came, BTH to padding.
     pub bytes: &'a [u8],
+    /// What was summed up as its ICRC was checked, if it came with one.
+    sums: Option<Sums>,
 }
+
+/// Payloads from so many bytes on are not read again to sum them up.
+const LONG: usize = 256;
 
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,7 +57,25 @@ impl<'a> Packet<'a> {
         let length = rest.len().checked_sub(usize::from(bth.pad)).ok_or(Malformed::Padding)?;
         let payload = rest.get(..length).ok_or(Malformed::Padding)?;
         check_length(bth.opcode, payload.len(), rest.len())?;
-        Ok(Packet { bth, ext, payload, bytes: transport })
+        Ok(Packet { bth, ext, payload, bytes: transport, sums: None })
+    }
+
+    /// The packet with what was summed up as its ICRC was checked, of which it is the transport
+    /// part.
+    #[must_use]
+    pub fn with_sums(self, sums: Sums) -> Packet<'a> {
+        Packet { sums: Some(sums), ..self }
+    }
+
+    /// CRC-32 of the payload. It takes a look at the payload only where the ICRC's check does not
+    /// tell.
+    pub fn payload_crc(&self) -> u32 {
+        let known = self.sums.filter(|_| self.bth.pad == 0 && self.payload.len() >= LONG);
+        let headers = self.bytes.len() - self.payload.len();
+        match known.zip(self.bytes.get(BTH_LEN..headers)) {
+            Some((sums, between)) => sums.of_last(between, self.payload.len()),
+            None => crc32fast::hash(self.payload),
+        }
     }
 
     /// Returns true if it speaks to a multicast group, as only unreliable datagrams can.

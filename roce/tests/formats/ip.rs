@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use roce::ip::{self, Addressing, Datagram, EmitError, Reject};
+use roce::ip::{self, Addressing, Datagram, EmitError, Received, Reject};
+use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth};
 
 use crate::capture;
 
@@ -92,4 +93,28 @@ fn identification_is_never_zero() {
     let length = ip::emit(&datagram.addressing, 0, datagram.transport, &mut out).unwrap();
     assert_eq!(out[4..8], [0, 1, 0x40, 0]);
     assert_eq!(Datagram::parse(&out[..length]), Ok(datagram));
+}
+
+/// The payload's sum is the same whether it follows from the ICRC's check or is made of its bytes.
+#[test]
+fn a_payload_is_summed_up_once() {
+    let [src, dst] = [[10, 0, 0, 1], [10, 0, 1, 1]].map(|host| Ipv4Addr::from(host).into());
+    let reth = Ext::Reth(Reth { virtual_address: 7, rkey: 3, dma_length: 5000 });
+    for len in [1, 4, 252, 256, 257, 1020, 1024, 2048, 4093, 4096] {
+        for (opcode, ext) in [(Opcode::WriteOnly, reth), (Opcode::SendMiddle, Ext::None)] {
+            for tclass in [0, 2, 3] {
+                let payload: Vec<u8> = (0..len).map(|at| (at * 31 + len) as u8).collect();
+                let bth = Bth { ack_req: true, ..Bth::new(opcode, Qpn::new(0x112233), Psn::new(9)) };
+                let mut transport = [0; 5000];
+                let end = Repr { bth, ext, payload: &payload }.emit(&mut transport).unwrap();
+                let addressing = Addressing { src, dst, src_port: 0xc123, tclass, ttl: 64 };
+                let mut out = [0; 5000];
+                let whole = ip::emit(&addressing, 5, &transport[..end], &mut out).unwrap();
+                let received = Received::parse(&out[..whole]).unwrap();
+                let packet = Packet::parse(received.datagram.transport).unwrap();
+                let sum = packet.with_sums(received.sums).payload_crc();
+                assert_eq!((sum, packet.payload_crc()), (crc32fast::hash(&payload), sum), "{opcode:?} {len}");
+            }
+        }
+    }
 }

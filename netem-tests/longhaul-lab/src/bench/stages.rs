@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use roce::ip::Datagram;
+use roce::ip::Received;
 use roce::wire::{Psn, Qpn};
 use session::seal::pair;
 use session::{Cipher, HEADER, OVERHEAD, Opener, Sealer};
@@ -184,8 +184,8 @@ impl Place {
         let mut packet = [0; MAX_PACKET];
         while let Some(len) = host.poll_transmit(now, &mut packet) {
             work.time(Stage::LanIn, || {
-                if let Some(Ok(datagram)) = packet.get(..len).map(Datagram::parse) {
-                    core.handle_lan(&datagram, now);
+                if let Some(Ok(received)) = packet.get(..len).map(Received::parse) {
+                    core.handle_received(&received, now);
                 }
             });
         }

@@ -26,7 +26,7 @@ pub(super) struct Copies {
 
 impl Copies {
     pub(super) fn push(&mut self, packet: &Packet<'_>) {
-        let (print, len) = (crc32fast::hash(packet.payload), packet.payload.len() as u16);
+        let (print, len) = (packet.payload_crc(), packet.payload.len() as u16);
         self.copies.push_back(Copy { psn: packet.bth.psn, print, len });
     }
 
@@ -61,7 +61,7 @@ impl Copies {
         let psn = packet.bth.psn;
         let known = self.at(psn).and_then(|at| self.copies.get(at));
         let is_same_length = |copy: &&Copy| usize::from(copy.len) == packet.payload.len();
-        known.filter(is_same_length).is_some_and(|copy| copy.print != crc32fast::hash(packet.payload))
+        known.filter(is_same_length).is_some_and(|copy| copy.print != packet.payload_crc())
             && !self.pass.is_some_and(|pass| pass.is_open(rtt, now) && !psn.is_after(pass.upto))
     }
 
@@ -70,7 +70,7 @@ impl Copies {
         let since = self.pass.filter(|pass| pass.is_open(rtt, now)).map_or(now, |pass| pass.since);
         self.pass = Some(Pass { since, upto: packet.bth.psn });
         if let Some(copy) = self.at(packet.bth.psn).and_then(|at| self.copies.get_mut(at)) {
-            copy.print = crc32fast::hash(packet.payload);
+            copy.print = packet.payload_crc();
         }
     }
 }
