@@ -8,6 +8,10 @@ impl Senders {
     /// A flow now waits for `bytes` that it has asked for, to be pushed for the class, where it
     /// waited for what `claim` says: the room for them is kept.
     pub fn await_responses(&mut self, class: usize, claim: &mut Reservation, bytes: usize) {
+        // So it is of flows without READs, for each of their packets.
+        if bytes == 0 && claim.bytes == 0 {
+            return;
+        }
         let moves = !self.holds(class, claim);
         self.move_claim(class, claim, framed(bytes), Slot::keep);
         // What was asked for under earlier classes is still to be taken.
@@ -37,6 +41,9 @@ impl Senders {
     /// says.
     #[inline]
     pub fn expect(&mut self, class: usize, claim: &mut Reservation, bytes: usize) {
+        if bytes == 0 && claim.bytes == 0 {
+            return;
+        }
         self.move_claim(class, claim, bytes, Slot::expect);
     }
 
