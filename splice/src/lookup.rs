@@ -4,6 +4,7 @@
     clippy::disallowed_types,
     reason = "wrapped so that it cannot be iterated: its order never shows"
 )]
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -11,15 +12,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A map without iteration, so that nothing depends on its order.
 ///
-/// The hasher is the standard, keyed one: keys come from the network.
+/// The hasher is the standard, keyed one: keys come from the network. What was found last is found
+/// again without it, since packets of a flow come several in a row.
 #[derive(Debug)]
-pub(crate) struct Lookup<K, V> {
+pub(crate) struct Lookup<K: Copy, V: Copy> {
     #[expect(clippy::disallowed_types, reason = "never iterated")]
     map: HashMap<K, V>,
+    latest: Cell<Option<(K, V)>>,
 }
 
 /// In a snapshot it is a sorted list.
-impl<K: Ord + Serialize, V: Serialize> Serialize for Lookup<K, V> {
+impl<K: Copy + Ord + Serialize, V: Copy + Serialize> Serialize for Lookup<K, V> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut entries: Vec<_> = self.map.iter().collect();
         entries.sort_unstable_by_key(|(key, _)| *key);
@@ -27,27 +30,58 @@ impl<K: Ord + Serialize, V: Serialize> Serialize for Lookup<K, V> {
     }
 }
 
-impl<'de, K: Eq + Hash + Deserialize<'de>, V: Deserialize<'de>> Deserialize<'de> for Lookup<K, V> {
+impl<'de, K, V> Deserialize<'de> for Lookup<K, V>
+where
+    K: Copy + Eq + Hash + Deserialize<'de>,
+    V: Copy + Deserialize<'de>,
+{
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let entries = Vec::<(K, V)>::deserialize(deserializer)?;
-        Ok(Self { map: entries.into_iter().collect() })
+        Ok(Self { map: entries.into_iter().collect(), latest: Cell::default() })
     }
 }
 
-impl<K: Eq + Hash, V: Copy> Lookup<K, V> {
+impl<K: Copy + Eq + Hash, V: Copy> Lookup<K, V> {
     pub(crate) fn new() -> Self {
-        Self { map: Default::default() }
+        Self { map: Default::default(), latest: Cell::default() }
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<V> {
-        self.map.get(key).copied()
+        if let Some((latest, value)) = self.latest.get()
+            && latest == *key
+        {
+            return Some(value);
+        }
+        let found = self.map.get(key).copied()?;
+        self.latest.set(Some((*key, found)));
+        Some(found)
     }
 
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        self.latest.set(None);
         self.map.insert(key, value)
     }
 
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        self.latest.set(None);
         self.map.remove(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_found_last_is_gone_or_another_when_the_table_says_so() {
+        let mut lookup = Lookup::new();
+        lookup.insert(1, 'a');
+        assert_eq!([lookup.get(&1), lookup.get(&1), lookup.get(&2)], [Some('a'), Some('a'), None]);
+        lookup.insert(1, 'b');
+        assert_eq!(lookup.get(&1), Some('b'));
+        lookup.insert(2, 'c');
+        assert_eq!([lookup.get(&1), lookup.get(&2), lookup.get(&1)], [Some('b'), Some('c'), Some('b')]);
+        lookup.remove(&1);
+        assert_eq!([lookup.get(&1), lookup.get(&2)], [None, Some('c')]);
     }
 }
