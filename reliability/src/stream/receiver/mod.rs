@@ -139,6 +139,9 @@ pub struct Receiver {
     origin: Instant,
     /// Microseconds since `origin`; never runs backwards.
     clock: u64,
+    /// The instant that `clock` was last set for: many packets come or leave in one.
+    #[serde(skip)]
+    clocked: Option<Instant>,
     window: Window,
     joins: Joins,
     gaps: Gaps,
@@ -181,6 +184,7 @@ impl Receiver {
         Self {
             origin: now,
             clock: 0,
+            clocked: None,
             window: Window {
                 bits: Bitmap::new(2 * config.window + 2 * WORD as usize),
                 size: config.window as u64,
@@ -314,6 +318,9 @@ impl Receiver {
     }
 
     fn advance(&mut self, now: Instant) {
+        if self.clocked.replace(now) == Some(now) {
+            return;
+        }
         let elapsed = now.saturating_duration_since(self.origin).as_micros();
         self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
     }

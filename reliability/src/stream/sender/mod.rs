@@ -209,6 +209,9 @@ pub struct Sender {
     origin: Instant,
     /// Microseconds since `origin`; never runs backwards.
     clock: u64,
+    /// The instant that `clock` was last set for: many packets come or leave in one.
+    #[serde(skip)]
+    clocked: Option<Instant>,
     queue: Queue,
     /// First sequence number beyond the receiver's window.
     limit: u64,
@@ -245,6 +248,7 @@ impl Sender {
         let mut sender = Self {
             origin: now,
             clock: 0,
+            clocked: None,
             queue: Queue::new(capacity, config.window),
             limit: config.window.min(config.first_window) as u64,
             advertised: config.window.min(config.first_window) as u64,
@@ -482,6 +486,9 @@ impl Sender {
     }
 
     fn advance(&mut self, now: Instant) {
+        if self.clocked.replace(now) == Some(now) {
+            return;
+        }
         let elapsed = now.saturating_duration_since(self.origin).as_micros();
         self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
     }
