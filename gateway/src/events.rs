@@ -193,7 +193,7 @@ type Share = (String, Option<String>);
 impl Ring {
     fn push(&mut self, event: Event) {
         if self.events.len() >= KEPT {
-            self.make_room(share(&event));
+            self.make_room(&share(&event));
         }
         *self.counts.entry(share(&event)).or_default() += 1;
         self.events.push_back(event);
@@ -201,8 +201,8 @@ impl Ring {
     }
 
     /// `coming`: what for.
-    fn make_room(&mut self, coming: Share) {
-        let with_it = |share: &Share, count: usize| (count + usize::from(*share == coming), *share == coming);
+    fn make_room(&mut self, coming: &Share) {
+        let with_it = |share: &Share, count: usize| (count + usize::from(share == coming), share == coming);
         let most = self.counts.iter().max_by_key(|(share, count)| with_it(share, **count));
         let Some(largest) = most.map(|(share, _)| share.clone()) else { return };
         let Some(oldest) = self.events.iter().position(|event| share(event) == largest) else { return };

@@ -15,6 +15,7 @@ use rcgen::{
     KeyUsagePurpose, date_time_ymd,
 };
 use rustls_pki_types::UnixTime;
+use schemars::JsonSchema;
 use serde::Serialize;
 use session::identity::{Identity, IdentityError, server_name};
 use session::schedule::Role;
@@ -44,7 +45,7 @@ pub struct Request<'a> {
 }
 
 /// The files made.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Summary {
     /// The authority's files.
     pub authority: Pair,
@@ -53,7 +54,7 @@ pub struct Summary {
 }
 
 /// A site's files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Site {
     /// The site's name.
     pub name: String,
@@ -62,7 +63,7 @@ pub struct Site {
 }
 
 /// A certificate and its key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Pair {
     /// The certificate's file.
     pub certificate: PathBuf,
@@ -73,7 +74,7 @@ pub struct Pair {
 }
 
 /// The outcome for a certificate and its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// Newly made.

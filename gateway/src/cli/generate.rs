@@ -49,7 +49,7 @@ impl GenerateArgs {
 }
 
 /// JSON schemas of what commands print with `--json`, by command.
-fn schemas() -> [(&'static str, Schema); 9] {
+fn schemas() -> [(&'static str, Schema); 11] {
     [
         ("status", schema_for!(admin::Status)),
         ("flows", schema_for!(admin::FlowList)),
@@ -62,5 +62,7 @@ fn schemas() -> [(&'static str, Schema); 9] {
         ("simulate", schema_for!(Vec<crate::simulate::Row>)),
         // A line each.
         ("record", schema_for!(crate::record::Line)),
+        ("keys", schema_for!(crate::keys::Summary)),
+        ("reload", schema_for!(crate::requests::Answer)),
     ]
 }
