@@ -21,8 +21,8 @@ pub const V4_HEADERS: usize = 20 + UDP_LEN + BTH_LEN;
 /// Headers up to and including the BTH over IPv6 without extension headers.
 pub const V6_HEADERS: usize = 40 + UDP_LEN + BTH_LEN;
 
-/// CRC-32 of a packet, its variant fields taken as ones: of the headers up to and including the BTH,
-/// and of all.
+/// CRC-32 of a packet, its variant fields taken as ones: of its headers up to and including the
+/// BTH, and of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sums {
     headers: u32,
@@ -86,7 +86,7 @@ const fn shifts() -> [[[u32; 16]; 8]; 16] {
     shifts
 }
 
-/// What bytes with this CRC contribute to that of all if so many bytes follow them.
+/// The contribution of bytes with this CRC to that of all, if so many bytes follow them.
 fn shift(crc: u32, len: usize) -> u32 {
     let powers = SHIFTS.iter().enumerate().filter(|(power, _)| len >> power & 1 == 1);
     powers.fold(crc, |crc, (_, places)| {
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What is found without a look at the last bytes is the CRC-32 of them.
+        /// Found without a look at the last bytes, it is the CRC-32 of them.
         #[test]
         fn the_sum_of_the_last_bytes_follows_from_that_of_all(
             headers in any::<[u8; V4_HEADERS]>(),

@@ -18,7 +18,7 @@ pub struct Packet<'a> {
     pub payload: &'a [u8],
     /// The whole packet as it came, BTH to padding.
     pub bytes: &'a [u8],
-    /// What was summed up as its ICRC was checked, if it came with one.
+    /// The sums made as its ICRC was checked, if it came with one.
     sums: Option<Sums>,
 }
 
