@@ -1,10 +1,10 @@
 //! A hash table that is only ever asked for one key at a time.
 
+use std::cell::Cell;
 #[expect(
     clippy::disallowed_types,
     reason = "wrapped so that it cannot be iterated: its order never shows"
 )]
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::Hash;
 
