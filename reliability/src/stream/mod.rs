@@ -5,6 +5,7 @@
 //! answers with REPORTs. The packets are plaintext: they are sealed outside, so they carry no
 //! checksum. `docs/protocol.md#streams` holds their layout.
 
+mod clock;
 mod receiver;
 mod sender;
 pub(crate) mod wire;

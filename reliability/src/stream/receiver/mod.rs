@@ -12,6 +12,7 @@ use self::gaps::Gaps;
 use self::join::Joins;
 use self::report::Schedule;
 use super::StreamId;
+use super::clock::Clock;
 use super::wire::{self, Data, FLAG_QUIET, Frame, Frames, Malformed, Parity, ToReceiver};
 use crate::bitmap::{Bitmap, WORD};
 
@@ -131,17 +132,10 @@ pub struct ReceiverStats {
 /// `join_buffer` the oldest incomplete records are given up and counted: only a stream that breaks
 /// its own rules meets it. At `decode_buffer` the oldest blocks are repaired packet by packet.
 /// A bitmap of two windows is held beside that.
-#[serde_with::serde_as]
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Receiver {
     config: ReceiverConfig,
-    #[serde_as(as = "snapshot::At")]
-    origin: Instant,
-    /// Microseconds since `origin`; never runs backwards.
-    clock: u64,
-    /// The instant that `clock` was last set for: many packets come or leave in one.
-    #[serde(skip)]
-    clocked: Option<Instant>,
+    clock: Clock,
     window: Window,
     joins: Joins,
     gaps: Gaps,
@@ -182,9 +176,7 @@ impl Receiver {
         config.window = config.window.clamp(1, 1 << 24);
         config.max_record = config.max_record.min(wire::MAX_RECORD);
         Self {
-            origin: now,
-            clock: 0,
-            clocked: None,
+            clock: Clock::new(now),
             window: Window {
                 bits: Bitmap::new(2 * config.window + 2 * WORD as usize),
                 size: config.window as u64,
@@ -212,7 +204,7 @@ impl Receiver {
         now: Instant,
         deliver: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Malformed> {
-        self.advance(now);
+        self.clock.advance(now);
         let parsed = self.parse(packet);
         let parsed = parsed.inspect_err(|_| self.stats.malformed += 1)?;
         self.stats.arrived += 1;
@@ -221,22 +213,22 @@ impl Receiver {
             ToReceiver::Data(header, _) => (header.flags, header.timestamp),
             ToReceiver::Parity(header, _) => (header.flags, header.timestamp),
         };
-        self.schedule.arrived(timestamp, self.clock);
-        self.blocks.arrived(self.clock);
+        self.schedule.arrived(timestamp, self.clock.micros());
+        self.blocks.arrived(self.clock.micros());
         match parsed {
             ToReceiver::Data(header, payload) => self.handle_data(&header, payload, deliver),
             ToReceiver::Parity(header, symbol) => self.handle_parity(&header, symbol, deliver),
         }
         if flags & FLAG_QUIET != 0 {
-            self.schedule.hurry(self.clock);
+            self.schedule.hurry(self.clock.micros());
         }
         self.blocks.settle(self.window.cumulative);
         self.stats.blocks_given_up = self.blocks.given_up();
-        self.gaps.arrived(&self.window, self.clock);
+        self.gaps.arrived(&self.window, self.clock.micros());
         self.look_for_losses();
-        self.schedule.pace(self.clock, self.window.highest - self.window.cumulative);
+        self.schedule.pace(self.clock.micros(), self.window.highest - self.window.cumulative);
         if self.window.cumulative == self.window.highest {
-            self.schedule.whole(self.clock);
+            self.schedule.whole(self.clock.micros());
         }
         Ok(())
     }
@@ -251,7 +243,7 @@ impl Receiver {
     /// Writes the next part of a report to `out`; `None` if none is due. `out` should hold a whole
     /// packet; under 256 bytes, a report may not fit and none comes.
     pub fn poll_report(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
-        self.advance(now);
+        self.clock.advance(now);
         let len = self.write_report(out)?;
         self.stats.reports += 1;
         Some(len)
@@ -261,7 +253,7 @@ impl Receiver {
     /// nothing to report.
     #[must_use]
     pub fn next_report(&self) -> Option<Instant> {
-        self.origin.checked_add(Duration::from_micros(self.schedule.due()?))
+        self.clock.at(self.schedule.due()?)
     }
 
     /// When [`Receiver::handle_timeout`] is due; `None` if no timer runs.
@@ -270,16 +262,16 @@ impl Receiver {
         let gap = self.gaps.next_timeout(&self.window, self.schedule.last_arrival());
         let due = [self.schedule.due(), gap, self.fallback_at()];
         let due = due.into_iter().flatten().min()?;
-        self.origin.checked_add(Duration::from_micros(due))
+        self.clock.at(due)
     }
 
     /// Runs the timers that are due; a report may be due after that.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.advance(now);
+        self.clock.advance(now);
         self.look_for_losses();
-        if self.fallback_at().is_some_and(|at| at <= self.clock) {
+        if self.fallback_at().is_some_and(|at| at <= self.clock.micros()) {
             self.fallback_after = Some(self.schedule.last_arrival());
-            self.schedule.alarm(self.clock, self.window.highest - self.window.cumulative);
+            self.schedule.alarm(self.clock.micros(), self.window.highest - self.window.cumulative);
         }
     }
 
@@ -315,14 +307,6 @@ impl Receiver {
     #[must_use]
     pub fn stats(&self) -> &ReceiverStats {
         &self.stats
-    }
-
-    fn advance(&mut self, now: Instant) {
-        if self.clocked.replace(now) == Some(now) {
-            return;
-        }
-        let elapsed = now.saturating_duration_since(self.origin).as_micros();
-        self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
     }
 
     /// Checks all of the packet but whether its number is new.
@@ -361,15 +345,15 @@ impl Receiver {
             Place::New => {}
             Place::Duplicate => {
                 self.stats.duplicates += 1;
-                return self.schedule.hurry(self.clock); // The sender did not know.
+                return self.schedule.hurry(self.clock.micros()); // The sender did not know.
             }
             Place::Late => {
                 self.stats.late += 1;
-                return self.schedule.hurry(self.clock);
+                return self.schedule.hurry(self.clock.micros());
             }
             Place::Beyond => {
                 self.stats.beyond_window += 1;
-                return self.schedule.hurry(self.clock);
+                return self.schedule.hurry(self.clock.micros());
             }
         }
         self.stats.data_packets += 1;
@@ -447,16 +431,16 @@ impl Receiver {
     }
 
     fn look_for_losses(&mut self) {
-        let moved = self.gaps.update(&self.window, self.clock, self.schedule.last_arrival());
+        let moved = self.gaps.update(&self.window, self.clock.micros(), self.schedule.last_arrival());
         if moved.is_some_and(|from| self.blocks.is_news(from, self.lost(), &self.window)) {
-            self.schedule.alarm(self.clock, self.window.highest - self.window.cumulative);
+            self.schedule.alarm(self.clock.micros(), self.window.highest - self.window.cumulative);
         }
     }
 
     fn lost(&self) -> Lost {
         Lost {
             horizon: self.gaps.horizon(),
-            silent: self.schedule.last_arrival() + self.fallback() <= self.clock,
+            silent: self.schedule.last_arrival() + self.fallback() <= self.clock.micros(),
         }
     }
 

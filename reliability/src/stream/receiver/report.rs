@@ -163,21 +163,21 @@ impl Schedule {
 
 impl Receiver {
     pub(super) fn write_report(&mut self, out: &mut [u8]) -> Option<usize> {
-        if self.schedule.due.is_none_or(|due| due > self.clock) {
+        if self.schedule.due.is_none_or(|due| due > self.clock.micros()) {
             return None;
         }
         let start = self.window.cumulative & !(WORD - 1);
         let from = self.schedule.part.unwrap_or(start).max(start);
         let (to, words) = self.write_words(from, out)?;
         let nacks = self.schedule.nacks.len();
-        let (echo, arrival) = self.schedule.echo.unwrap_or((0, self.clock));
+        let (echo, arrival) = self.schedule.echo.unwrap_or((0, self.clock.micros()));
         let header = Report {
             stream: self.config.stream,
             number: self.schedule.number,
             cumulative: self.window.cumulative,
             arrived: self.stats.arrived,
             echo,
-            hold: u32::try_from(self.clock - arrival).unwrap_or(u32::MAX),
+            hold: u32::try_from(self.clock.micros() - arrival).unwrap_or(u32::MAX),
             window: self.window.size as u32,
             offset: ((from - start) / WORD) as u32,
             reorder_time: u32::try_from(self.config.reorder_time.as_micros()).unwrap_or(u32::MAX),
@@ -190,7 +190,7 @@ impl Receiver {
         out.get_mut(list..end)?.copy_from_slice(self.schedule.nacks.as_flattened());
         if to >= self.window.highest {
             let incomplete = self.window.cumulative < self.window.highest;
-            self.schedule.reported(self.clock, incomplete);
+            self.schedule.reported(self.clock.micros(), incomplete);
         } else {
             self.schedule.part = Some(to);
         }

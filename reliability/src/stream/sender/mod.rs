@@ -19,6 +19,7 @@ use self::loss::Loss;
 use self::outlook::Hints;
 use self::queue::Queue;
 use self::redundancy::{Placement, Redundancy};
+use super::clock::Clock;
 use super::wire::{self, Coarse, Coding, DATA_HEADER, Data, FLAG_QUIET, FLAG_REPAIR};
 use super::{InBlock, Scheme, StreamId, quiet};
 use crate::rtt::Estimator;
@@ -201,17 +202,10 @@ impl Alternation {
 /// at the receiver's advertised window if that is smaller, `poll_transmit` sends only repairs and
 /// parity until reports make room. Packet metadata and buffers are bounded by the window and the
 /// backlog together; `hybrid` keeps packets that have arrived until the others of their group have.
-#[serde_with::serde_as]
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Sender {
     config: SenderConfig,
-    #[serde_as(as = "snapshot::At")]
-    origin: Instant,
-    /// Microseconds since `origin`; never runs backwards.
-    clock: u64,
-    /// The instant that `clock` was last set for: many packets come or leave in one.
-    #[serde(skip)]
-    clocked: Option<Instant>,
+    clock: Clock,
     queue: Queue,
     /// First sequence number beyond the receiver's window.
     limit: u64,
@@ -246,9 +240,7 @@ impl Sender {
         config.max_record = config.max_record.min(wire::MAX_RECORD);
         let capacity = config.max_packet - DATA_HEADER;
         let mut sender = Self {
-            origin: now,
-            clock: 0,
-            clocked: None,
+            clock: Clock::new(now),
             queue: Queue::new(capacity, config.window),
             limit: config.window.min(config.first_window) as u64,
             advertised: config.window.min(config.first_window) as u64,
@@ -292,12 +284,12 @@ impl Sender {
         record: &[&[u8]],
         now: Instant,
     ) -> Result<(), Full> {
-        self.advance(now);
+        self.clock.advance(now);
         let len = record.iter().map(|part| part.len()).sum::<usize>();
         let result = self.admit(len);
         match result {
             Ok(()) => {
-                self.queue.push(source, goes_first, record, len, self.clock);
+                self.queue.push(source, goes_first, record, len, self.clock.micros());
                 self.stats.records += 1;
                 self.stats.record_bytes += len as u64;
             }
@@ -342,7 +334,7 @@ impl Sender {
     /// Writes the next packet to `out`, which must hold the largest `max_packet` so far; `None` if
     /// there is none to send (or `out` is too short).
     pub fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
-        self.advance(now);
+        self.clock.advance(now);
         self.in_block = None;
         let out = out.get_mut(..self.longest)?;
         let transmit = self
@@ -448,14 +440,20 @@ impl Sender {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }?;
-        self.origin.checked_add(Duration::from_micros(due))
+        self.clock.at(due)
     }
 
     /// Runs the timers that are due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.advance(now);
+        self.clock.advance(now);
         self.flush_if_due();
-        self.loss.handle_timeout(self.clock, &mut self.queue, &self.rtt, &*self.redundancy, &mut self.stats);
+        self.loss.handle_timeout(
+            self.clock.micros(),
+            &mut self.queue,
+            &self.rtt,
+            &*self.redundancy,
+            &mut self.stats,
+        );
         self.loss.settle(&self.queue);
     }
 
@@ -485,14 +483,6 @@ impl Sender {
         self.config.reorder_time
     }
 
-    fn advance(&mut self, now: Instant) {
-        if self.clocked.replace(now) == Some(now) {
-            return;
-        }
-        let elapsed = now.saturating_duration_since(self.origin).as_micros();
-        self.clock = self.clock.max(u64::try_from(elapsed).unwrap_or(u64::MAX));
-    }
-
     fn admit(&self, len: usize) -> Result<(), Full> {
         if len > self.config.max_record {
             return Err(Full::Oversize);
@@ -514,14 +504,14 @@ impl Sender {
         let quiet = self.loss.repairs_waiting() == 0 && self.is_stalled();
         let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
         let copies = self.loss.probe_copies(sequence).unwrap_or_else(|| self.copies());
-        self.loss.repaired(sequence, copies, self.clock, &mut self.queue, &self.rtt);
+        self.loss.repaired(sequence, copies, self.clock.micros(), &mut self.queue, &self.rtt);
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
         Some(Transmit { len, kind: TransmitKind::Repair })
     }
 
     /// When there is nothing else to send: until then, the repair may turn out to have arrived.
     fn transmit_copy(&mut self, out: &mut [u8]) -> Option<Transmit> {
-        let sequence = self.loss.next_copy(self.clock, &mut self.queue)?;
+        let sequence = self.loss.next_copy(self.clock.micros(), &mut self.queue)?;
         let quiet = self.loss.copies_waiting() == 0;
         let header = self.header(sequence, FLAG_REPAIR | if quiet { FLAG_QUIET } else { 0 });
         let len = write_data(out, &header, &self.queue.slot(sequence)?.bytes)?;
@@ -530,7 +520,7 @@ impl Sender {
     }
 
     fn transmit_parity(&mut self, out: &mut [u8]) -> Option<Transmit> {
-        let (mut header, symbol) = self.redundancy.poll_parity(&self.queue, self.clock, out)?;
+        let (mut header, symbol) = self.redundancy.poll_parity(&self.queue, self.clock.micros(), out)?;
         header.stream = self.config.stream;
         header.timestamp = self.timestamp();
         self.stats.further_parities += u64::from(header.flags & FLAG_REPAIR != 0);
@@ -552,10 +542,10 @@ impl Sender {
         if sequence >= self.window_end() {
             return None;
         }
-        let since = self.queue.transmit_next(self.clock, unset)?;
-        self.stats.queueing.note(self.clock.saturating_sub(since));
+        let since = self.queue.transmit_next(self.clock.micros(), unset)?;
+        self.stats.queueing.note(self.clock.micros().saturating_sub(since));
         let outlook = self.outlook();
-        let placement = self.redundancy.add(sequence, &self.queue, &outlook, self.clock);
+        let placement = self.redundancy.add(sequence, &self.queue, &outlook, self.clock.micros());
         let slot = self.queue.slot_mut(sequence)?;
         (slot.shape, slot.position, slot.held) = (placement.shape, placement.position, placement.held);
         let unrepaired = slot.shape.coding == Coding::None;
@@ -608,7 +598,7 @@ impl Sender {
 
     /// The sending time of what leaves now, as packets tell it.
     fn timestamp(&self) -> u32 {
-        (self.clock % wire::TIME_SPAN / wire::TIME_UNIT) as u32
+        (self.clock.micros() % wire::TIME_SPAN / wire::TIME_UNIT) as u32
     }
 
     /// First sequence number that may not be sent yet.
@@ -634,13 +624,13 @@ impl Sender {
     }
 
     fn flush_if_due(&mut self) {
-        if self.is_stalled() && self.flush_at().is_some_and(|at| at <= self.clock) {
+        if self.is_stalled() && self.flush_at().is_some_and(|at| at <= self.clock.micros()) {
             let mut outlook = self.outlook();
             if self.queue.backlog() == 0 {
                 // Whatever is expected, it is not here in time.
                 outlook.remaining = 0;
             }
-            self.redundancy.close(&outlook, self.clock);
+            self.redundancy.close(&outlook, self.clock.micros());
             self.stats.short_blocks += 1;
         }
     }

@@ -19,7 +19,7 @@ impl Sender {
     /// [`Malformed`] if it is none, belongs to another stream or acknowledges what was never sent;
     /// it changed nothing.
     pub fn handle_report(&mut self, packet: &[u8], now: Instant) -> Result<(), Malformed> {
-        self.advance(now);
+        self.clock.advance(now);
         let (report, words, nacks) = Report::parse(packet)?;
         if report.stream != self.config.stream {
             return Err(Malformed::Stream(report.stream));
@@ -56,7 +56,7 @@ impl Sender {
     fn measure(&mut self, report: &Report) -> u64 {
         // An echo from before the stream began, or held longer than its packet has been away, says
         // nothing. The latter looks like a round trip of nearly all that sending times span.
-        let Some(heard) = self.clock.checked_sub(report.hold.into()) else { return 0 };
+        let Some(heard) = self.clock.micros().checked_sub(report.hold.into()) else { return 0 };
         let sent = u64::from(report.echo) * wire::TIME_UNIT;
         let elapsed = heard.wrapping_sub(sent) % wire::TIME_SPAN;
         if elapsed > heard || elapsed >= wire::TIME_SPAN / 2 {
@@ -69,7 +69,7 @@ impl Sender {
             self.set_reorder_time(Duration::from_micros(u64::from(report.reorder_time)));
             self.foresee();
         }
-        self.clock - elapsed
+        self.clock.micros() - elapsed
     }
 
     /// The receiver waits so long before it asks. One that waits longer than any timeout never
