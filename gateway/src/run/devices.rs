@@ -19,7 +19,7 @@ const AGAIN: Duration = Duration::from_secs(3600);
 
 /// Devices that are looked after.
 pub(super) struct Devices {
-    /// That of packet mode.
+    /// Packet mode's; socket mode has none.
     interface: Option<String>,
     /// A thread asks the devices, whose drivers may make it wait.
     looking: Option<JoinHandle<BTreeMap<String, u64>>>,
@@ -28,7 +28,7 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Socket mode has none.
+    /// Those on the interface of this LAN, if it has one.
     pub(super) fn of(lan: &LanMode) -> Self {
         let interface = match lan {
             LanMode::Packet { interface } => Some(interface.clone()),
