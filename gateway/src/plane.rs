@@ -136,6 +136,8 @@ pub struct Worker<O> {
     /// The peer whose packets for the LAN come first.
     turn: usize,
     wakeup: Wakeup,
+    /// When the last round began.
+    last_round: Instant,
     next_observation: Instant,
     next_check: Instant,
     link: Link,
@@ -186,6 +188,9 @@ const MOST_POLLED: usize = 4 + config::Gateway::MOST_PEERS + config::Wan::MOST_L
 /// Timers are no finer while no bulk socket takes anything.
 const BLOCKED: Duration = Duration::from_millis(1);
 const OBSERVE_EVERY: Duration = Duration::from_millis(100);
+/// A round that begins later than this after the last was kept from it: no sleep is as long as
+/// [`OBSERVE_EVERY`].
+const PAUSE: Duration = Duration::from_millis(200);
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// A thread that stops waits no longer for ways to hosts.
 const LAST_WORDS: Duration = Duration::from_millis(50);
@@ -202,6 +207,7 @@ impl<O: Observer> Worker<O> {
             peers,
             turn: 0,
             wakeup,
+            last_round: now,
             next_observation: now,
             next_check: now,
             link: Link::Up,
@@ -230,6 +236,7 @@ impl<O: Observer> Worker<O> {
                 return Ok(());
             }
             let now = Instant::now();
+            self.excuse_pause(now);
             let [from_lan, from_wan] = self.receive(ready, now);
             self.peers.iter_mut().for_each(|peer| peer.handle_timeout(now));
             let sent = self.send(now);

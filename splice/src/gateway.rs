@@ -488,6 +488,14 @@ impl Gateway {
         true
     }
 
+    /// This gateway has not run for so long up to now: its process stood still, or its machine did.
+    /// That is nobody's silence, and no flow ends for it. To be called before what came meanwhile
+    /// is handled, and before [`Gateway::handle_timeout`]. Takes a step for each flow.
+    pub fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        self.near.excuse_pause(pause, now);
+        self.far.excuse_pause(pause, now);
+    }
+
     /// Returns how many flows wait for something of the peer's or of a target's, on both sides.
     #[must_use]
     pub fn waiting_flows(&self) -> usize {

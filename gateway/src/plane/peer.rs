@@ -143,6 +143,10 @@ impl<O: Observer> PeerSide<O> {
         &self.remote
     }
 
+    pub(super) fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        self.core.excuse_pause(pause, now);
+    }
+
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.core.next_timeout(now).is_some_and(|at| at <= now) {
             self.core.handle_timeout(now);

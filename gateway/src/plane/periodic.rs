@@ -2,10 +2,20 @@
 
 use std::time::Instant;
 
-use super::{CHECK_EVERY, OBSERVE_EVERY, Observer, Worker};
+use super::{CHECK_EVERY, OBSERVE_EVERY, Observer, PAUSE, Worker};
 use crate::lan::Link;
 
 impl<O: Observer> Worker<O> {
+    /// A time in which this thread did not run, since its process or its machine stood still, is
+    /// nobody's silence.
+    pub(super) fn excuse_pause(&mut self, now: Instant) {
+        let pause = now.saturating_duration_since(self.last_round);
+        self.last_round = now;
+        if pause >= PAUSE {
+            self.peers.iter_mut().for_each(|peer| peer.excuse_pause(pause, now));
+        }
+    }
+
     pub(super) fn run_periodic(&mut self, now: Instant) {
         let Self { peers, lan, .. } = self;
         peers.iter_mut().for_each(|peer| peer.tell_wan_mtu(now));

@@ -1,7 +1,7 @@
 //! Responder side: flows that end: given up, aborted, ended with their session, replaced or
 //! forgotten.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
@@ -84,6 +84,14 @@ impl FarSide {
     /// The session is lost: nothing comes from the requesters' gateway.
     pub(crate) fn wait(&mut self, now: Instant) {
         self.flows.values_mut().for_each(|flow| flow.far.set_cut_off(true, now));
+    }
+
+    /// Leaves out a pause up to now in which nobody looked.
+    pub(crate) fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        for flow in self.flows.values_mut() {
+            flow.last_activity = (flow.last_activity + pause).min(now);
+            flow.far.excuse_pause(pause, now);
+        }
     }
 
     /// Returns how many flows wait for their target, or for the rest of a message.

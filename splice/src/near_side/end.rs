@@ -1,5 +1,7 @@
 //! Requester side: flows that end: given up, ended with their session, replaced or forgotten.
 
+use std::time::{Duration, Instant};
+
 use roce::pairing::FlowKey;
 use transport::Urgency;
 
@@ -79,6 +81,11 @@ impl NearSide {
             }
             self.touch(slot, ctx);
         }
+    }
+
+    /// Leaves out a pause up to now in which nobody looked.
+    pub(crate) fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        self.flows.values_mut().for_each(|flow| flow.excuse_pause(pause, now));
     }
 
     /// Returns how many flows have something on its way to their target.

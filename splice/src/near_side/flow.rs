@@ -198,6 +198,12 @@ impl NearFlow {
         (self.last_activity, self.last_progress) = (now, now);
     }
 
+    /// Nobody looked for this much time up to now, so nothing that is missing counts.
+    pub(super) fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        self.last_activity = (self.last_activity + pause).min(now);
+        self.last_progress = (self.last_progress + pause).min(now);
+    }
+
     /// Until when the flow may go without progress: what comes and changes nothing keeps none
     /// alive. One with something on its way waits for longer than its target is given, the far half
     /// being the first to judge; while its requester tries, for as long as the link may be cut,

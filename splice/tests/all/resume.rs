@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
-use crate::sites::{Sites, rping};
+use crate::sites::{Sites, packet, rping};
 use roce::cm::Mad;
 use roce::ip::Datagram;
 use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, RnrTimer, Syndrome};
+use splice::record::Reason;
 use splice::{LanDrop, SessionEnd, Settings};
 
 const TARGET: Qpn = Qpn::new(0x34);
@@ -185,4 +186,35 @@ fn what_waits_is_bounded() {
     let waiting: usize = sites.gateways[0].classes().map(|class| class.backlog).sum();
     assert!(waiting > 1 << 20 && waiting <= total_buffer, "{waiting}");
     assert!(sites.gateways[0].stats().lan_drops[LanDrop::NoRoom as usize] > 0);
+}
+
+/// A process, or a machine, may stand still for longer than any silence is borne. A flow that is
+/// amid a message goes on after it, and one whose target owes an answer.
+#[test]
+fn a_pause_of_a_gateway_is_nobodys_silence() {
+    for (opcode, reason) in
+        [(Opcode::SendFirst, Reason::RequesterGone), (Opcode::SendOnly, Reason::TargetDead)]
+    {
+        for excused in [false, true] {
+            let (mut sites, next) = connected(7);
+            let bytes = packet(opcode, TARGET.get(), next.get(), Ext::None, 1024);
+            let datagram = Datagram { addressing: sites.addressing[0], transport: &bytes };
+            sites.gateways[0].handle_lan(&datagram, sites.now);
+            sites.cross();
+            assert_eq!(sites.deliver(1).unwrap().psn, next);
+            if opcode == Opcode::SendFirst {
+                sites.acknowledge(Qpn::new(0x28), next, 1);
+            }
+            let pause = 3 * Settings::new(Vec::new(), 1, 1400).idle_flow;
+            sites.now += pause;
+            let (gateway, now) = (&mut sites.gateways[1], sites.now);
+            if excused {
+                gateway.excuse_pause(pause, now);
+            }
+            gateway.handle_timeout(now);
+            gateway.handle_timeout(now + STEP);
+            let failed = gateway.stats().failed[reason as usize];
+            assert_eq!(failed, u64::from(!excused), "{opcode:?} {excused}");
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The beginning of data-plane threads: without flows, or with those of another process.
 
 use std::sync::mpsc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use splice::{Gateway, SessionEnd, Settings};
 
@@ -55,16 +55,25 @@ pub(super) fn cores(
                 let _ = reply.send(());
             }
             Begin::Restore(parts, reply) => {
+                let then = parts.iter().map(|(part, _)| part.then).min();
                 let answer = restore(settings, parts).map(|mut cores| {
                     let restored = Restored::of(&mut cores);
-                    read = Some(cores);
+                    read = Some((cores, then));
                     restored
                 });
                 let _ = reply.send(answer);
             }
-            Begin::GoOn => return read,
+            Begin::GoOn => return read.map(|(cores, then)| go_on(cores, then)),
         }
     }
+}
+
+/// Since then neither process has run.
+fn go_on(mut cores: Vec<Gateway>, then: Option<Instant>) -> Vec<Gateway> {
+    let now = Instant::now();
+    let pause = then.map_or(Duration::ZERO, |then| now.saturating_duration_since(then));
+    cores.iter_mut().for_each(|core| core.excuse_pause(pause, now));
+    cores
 }
 
 /// Another socket's packets are the other process's still.

@@ -1,7 +1,7 @@
 //! Responder side: requests of a flow to its target while its requester is not known, or may be
 //! another one by now, and those sent before.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::abort::Abort;
 use super::read::Progress;
@@ -156,6 +156,12 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.still_answers(now);
         }
         self.excuse.set_cut_off(cut_off);
+    }
+
+    /// Nobody looked for this much time up to now. It is not the target's silence, and no retry was
+    /// due in it.
+    pub fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        self.silence.leave_out(pause, now);
     }
 
     /// Returns true if the target's silence counts for nothing.

@@ -283,7 +283,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.stats.replays_dropped.add(given_up.into());
         // One that speaks is there: it does not have this any more.
         if let Some(since) = since.filter(|since| self.silence.heard() <= *since) {
-            self.silence.count_since(since, now);
+            // The longest timeout that it had: what is above it is a pause of this gateway's.
+            self.silence.add(now.saturating_duration_since(since).min(self.config.rto_max));
             if is_alone {
                 self.silence.restart_timer(now);
             }

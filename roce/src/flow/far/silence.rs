@@ -88,11 +88,12 @@ impl Silence {
 
     /// Counts the time since the timeout began to count as silence.
     pub(super) fn count(&mut self, now: Instant) {
-        self.count_since(self.from, now);
+        self.add(now.saturating_duration_since(self.from));
     }
 
-    pub(super) fn count_since(&mut self, since: Instant, now: Instant) {
-        self.add(now.saturating_duration_since(since));
+    /// Leaves out this much time up to now: nobody looked whether the target spoke.
+    pub(super) fn leave_out(&mut self, pause: Duration, now: Instant) {
+        self.from = (self.from + pause).min(now);
     }
 
     pub(super) fn add(&mut self, silence: Duration) {
