@@ -154,10 +154,9 @@ impl Pair {
 
     /// Runs the next transfer to its end, which has to be a good one.
     fn complete_transfer(&mut self, messages: u64) {
-        let (client, server) = self.transfer(Limit::Messages(messages));
-        let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
-        assert!(client.is_clean() && client.messages == 3 * messages, "{client}");
-        assert!(server.is_clean() && server.messages > 0, "{server}");
+        let transfer = self.transfer(Limit::Messages(messages));
+        let server = complete(transfer, messages);
+        assert!(server.messages > 0, "{server}");
     }
 
     fn status(&self, site: Site) -> Status {
@@ -182,6 +181,15 @@ impl Pair {
             }
         }
     }
+}
+
+/// Waits for a transfer's end, which has to be a good one with so many messages of each queue pair.
+/// Returns the server's report.
+fn complete((client, server): (Endpoint, Endpoint), messages: u64) -> Report {
+    let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
+    assert!(client.is_clean() && client.messages == 3 * messages, "{client}");
+    assert!(server.is_clean(), "{server}");
+    server
 }
 
 fn is_empty(status: &Status) -> bool {
@@ -241,9 +249,8 @@ fn a_lane_that_dies_is_left_and_nothing_is_lost() {
     let (client, server) = pair.transfer(Limit::Messages(600));
     let dead = "loss 100%".parse().unwrap();
     pair.testbed.set_lane(1, dead, dead);
-    let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
-    assert!(client.is_clean() && client.messages == 3 * 600, "{client}");
-    assert!(server.is_clean() && server.messages > 0, "{server}");
+    let server = complete((client, server), 600);
+    assert!(server.messages > 0, "{server}");
     for site in [Site::A, Site::B] {
         wait_until("the dead lane is not left", &|| {
             let lanes = states(&pair, site);
@@ -286,9 +293,8 @@ fn two_threads_carry_what_their_hosts_say() {
     let several = (2..TRANSFERS).find(|index| thread(*index) != first).unwrap();
     let transfers: Vec<_> = (0..several).map(|_| pair.transfer(Limit::Messages(200))).collect();
     for (client, server) in transfers {
-        let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
-        assert!(client.is_clean() && client.messages == 3 * 200, "{client}");
-        assert!(server.is_clean() && server.messages > 0, "{server}");
+        let server = complete((client, server), 200);
+        assert!(server.messages > 0, "{server}");
     }
     for site in [Site::A, Site::B] {
         let status = pair.status(site);
@@ -318,9 +324,7 @@ fn two_threads_carry_what_their_hosts_say() {
         }
     }
     set(&pair, clear);
-    let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
-    assert!(client.is_clean() && client.messages == 3 * 20, "{client}");
-    assert!(server.is_clean(), "{server}");
+    complete((client, server), 20);
     pair.wait_for("something is left", is_empty);
     pair.testbed.stop().unwrap();
 }
@@ -388,9 +392,7 @@ fn policies_change_under_traffic() {
         assert!(!answer.adopted && answer.problems.contains("did you mean `scheme`?"), "{answer:?}");
         std::thread::sleep(3 * TICK);
     }
-    let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
-    assert!(client.is_clean() && client.messages == 3 * 1500, "{client}");
-    assert!(server.is_clean(), "{server}");
+    complete((client, server), 1500);
     assert!(generation > 3, "{generation} generations");
 
     // SIGHUP does the same.
@@ -567,9 +569,7 @@ fn a_link_that_comes_to_carry_less_is_survived() {
             client.progress().messages.load(Ordering::Relaxed) > 30
         });
         pair.testbed.set_link("delay 2ms loss 0.5% mtu 1372".parse().unwrap());
-        let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
-        assert!(client.is_clean() && client.messages == 3 * 2000, "{client}");
-        assert!(server.is_clean(), "{server}");
+        complete((client, server), 2000);
         pair.wait_for("the MTU is not found anew", |status| {
             status.mtu.is_some_and(|mtu| (1385..=1400).contains(&mtu.to_peer) && mtu.black_holes > 0)
         });

@@ -2,13 +2,13 @@
 
 use gateway::requests::Answer;
 use testbed::Site;
-use testbed::hostio::{Limit, run_pair};
+use testbed::hostio::Limit;
 
 use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::{Pair, SCHEMES, longhaul, wait_until};
+use super::{Pair, SCHEMES, complete, longhaul, wait_until};
 
 impl Pair {
     /// A new certificate and key for a site, in its files.
@@ -73,9 +73,7 @@ fn certificates_are_renewed_under_load() {
     for (site, other) in [(Site::A, Site::B), (Site::B, Site::A)] {
         wait_until("the peer's end is not shown", &|| pair.metric(site, PEERS) == pair.metric(other, OWN));
     }
-    let (client, server) = run_pair(client, server).unwrap();
-    assert!(client.is_clean() && client.messages == 3 * MESSAGES, "{client}");
-    assert!(server.is_clean(), "{server}");
+    complete((client, server), MESSAGES);
     pair.testbed.stop().unwrap();
 }
 
@@ -152,8 +150,6 @@ fn a_certificate_is_revoked_without_a_restart() {
     pair.make_keys("b");
     pair.renewed(Site::B);
     pair.testbed.wait_for_session(&|| false).unwrap();
-    let (client, server) = run_pair(client, server).unwrap();
-    assert!(client.is_clean() && client.messages == 3 * MESSAGES, "{client}");
-    assert!(server.is_clean(), "{server}");
+    complete((client, server), MESSAGES);
     pair.testbed.stop().unwrap();
 }

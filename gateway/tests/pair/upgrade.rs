@@ -10,7 +10,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use testbed::Site;
 use testbed::hostio::{Endpoint, Limit, Mix, run_pair};
 
-use super::{PATIENCE, Pair, SCHEMES, TICK, failed, is_empty, wait_until};
+use super::resume::complete_without_an_end;
+use super::{PATIENCE, Pair, SCHEMES, TICK, failed, wait_until};
 
 const SITES: [Site; 2] = [Site::A, Site::B];
 
@@ -45,14 +46,9 @@ fn processes_follow_one_another_and_no_flow_ends() {
             }
         }
         pair.testbed.wait_for_session(&|| false).unwrap();
-        let (client, server) = run_pair(client, server).unwrap();
-        assert!(client.is_clean() && client.messages == 3 * MESSAGES, "{client}");
-        assert!(server.is_clean(), "{server}");
-        pair.complete_transfer(40);
-        pair.wait_for("something is left", is_empty);
+        complete_without_an_end(&mut pair, (client, server), MESSAGES);
         for site in SITES {
             let status = pair.status(site);
-            assert_eq!((status.flows.opened, status.flows.failed), (6, 0), "{status:?}");
             assert_eq!(status.session.established, status.session.resumed, "{status:?}");
         }
         pair.testbed.stop().unwrap();
@@ -111,6 +107,8 @@ fn a_process_that_fails_to_take_over_changes_nothing() {
     let mut pair = Pair::start_otherwise(3, |plan| {
         (plan.threads, plan.dead_after) = (2, "5 s".to_owned());
         plan.link = "delay 2ms loss 0.5%".parse().unwrap();
+        // Shorter than a gateway may stand still, which is nobody's silence.
+        plan.limits = "idle_flow = \"1 s\"\ntarget_dead = \"1 s\"".to_owned();
     });
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     let goes_on = || {
