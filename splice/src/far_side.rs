@@ -367,26 +367,16 @@ impl FarSide {
                 flow.asking.asks = true;
                 ctx.pairings.ask_anew(&flow.key());
             }
-            let mut stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
-            if stale && flow.orphaned {
+            let is_stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
+            if is_stale && flow.orphaned {
                 self.close(slot, ctx);
                 continue;
             }
-            if stale && ctx.is_parked() {
-                // What is missing cannot come, and nobody can be asked for it.
+            if is_stale {
                 flow.last_activity = ctx.now;
-                stale = false;
-            }
-            // While it is the target that is silent, its requester may wait for that in the midst
-            // of a message.
-            if stale && flow.far.is_inside() && flow.far.is_answered() {
-                flow.last_activity = ctx.now;
-                // The rest of the message will not come: its program must not wait for it.
-                self.give_up(slot, Reason::RequesterGone, ctx);
-            } else if stale {
-                flow.last_activity = ctx.now;
-                // Only the requester's gateway knows how long a flow may be idle: what is forgotten
-                // here alone is lost to its requester.
+                // Only the requester's gateway knows how long a flow may be idle, or how long the
+                // rest of a message may take: what is forgotten here alone is lost to its
+                // requester, which a link that is cut keeps silent, too.
                 let head = Head::Idle { flow: flow.id };
                 let class = flow.class_of(0, ctx.classes);
                 let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);

@@ -188,33 +188,67 @@ fn what_waits_is_bounded() {
     assert!(sites.gateways[0].stats().lan_drops[LanDrop::NoRoom as usize] > 0);
 }
 
-/// A process, or a machine, may stand still for longer than any silence is borne. A flow that is
-/// amid a message goes on after it, and one whose target owes an answer.
+/// A process, or a machine, may stand still for longer than any silence is borne. A flow whose
+/// target owes an answer goes on after it.
 #[test]
 fn a_pause_of_a_gateway_is_nobodys_silence() {
-    for (opcode, reason) in
-        [(Opcode::SendFirst, Reason::RequesterGone), (Opcode::SendOnly, Reason::TargetDead)]
-    {
-        for excused in [false, true] {
-            let (mut sites, next) = connected(7);
-            let bytes = packet(opcode, TARGET.get(), next.get(), Ext::None, 1024);
-            let datagram = Datagram { addressing: sites.addressing[0], transport: &bytes };
-            sites.gateways[0].handle_lan(&datagram, sites.now);
-            sites.cross();
-            assert_eq!(sites.deliver(1).unwrap().psn, next);
-            if opcode == Opcode::SendFirst {
-                sites.acknowledge(Qpn::new(0x28), next, 1);
-            }
-            let pause = 3 * Settings::new(Vec::new(), 1, 1400).idle_flow;
-            sites.now += pause;
-            let (gateway, now) = (&mut sites.gateways[1], sites.now);
-            if excused {
-                gateway.excuse_pause(pause, now);
-            }
-            gateway.handle_timeout(now);
-            gateway.handle_timeout(now + STEP);
-            let failed = gateway.stats().failed[reason as usize];
-            assert_eq!(failed, u64::from(!excused), "{opcode:?} {excused}");
+    for excused in [false, true] {
+        let (mut sites, next) = connected(7);
+        send(&mut sites, next);
+        sites.cross();
+        assert_eq!(sites.deliver(1).unwrap().psn, next);
+        let pause = Duration::from_secs(100);
+        sites.now += pause;
+        let (gateway, now) = (&mut sites.gateways[1], sites.now);
+        if excused {
+            gateway.excuse_pause(pause, now);
+        }
+        gateway.handle_timeout(now);
+        gateway.handle_timeout(now + STEP);
+        let failed = gateway.stats().failed[Reason::TargetDead as usize];
+        assert_eq!(failed, u64::from(!excused), "{excused}");
+    }
+}
+
+/// The beginning of a message, which its target has acknowledged.
+fn begin_message(sites: &mut Sites, psn: Psn) {
+    let bytes = packet(Opcode::SendFirst, TARGET.get(), psn.get(), Ext::None, 1024);
+    let datagram = Datagram { addressing: sites.addressing[0], transport: &bytes };
+    sites.gateways[0].handle_lan(&datagram, sites.now);
+    sites.cross();
+    assert_eq!(sites.deliver(1).unwrap().psn, psn);
+    sites.acknowledge(Qpn::new(0x28), psn, 1);
+    sites.cross();
+}
+
+/// The gateway of the target cannot tell a requester that is silent from a link that is, before its
+/// session is lost.
+#[test]
+fn a_silent_link_is_not_taken_for_a_requester_that_is_gone() {
+    let (mut sites, next) = connected(7);
+    begin_message(&mut sites, next);
+    for _ in 0..4 {
+        sites.now += Settings::new(Vec::new(), 1, 1400).idle_flow;
+        let now = sites.now;
+        sites.gateways[1].handle_timeout(now);
+        assert!(sites.deliver(1).is_none());
+    }
+    assert_eq!(sites.gateways[1].stats().failed.iter().sum::<u64>(), 0);
+}
+
+/// Its own gateway can, and the target's program learns that the rest will not come.
+#[test]
+fn a_requester_that_is_gone_amid_a_message_is_told_of() {
+    let (mut sites, next) = connected(7);
+    begin_message(&mut sites, next);
+    let mut said = 0;
+    for _ in 0..1000 {
+        sites.now += Duration::from_secs(1);
+        sites.cross();
+        while sites.deliver(1).is_some() {
+            said += 1;
         }
     }
+    assert_eq!(sites.gateways[0].stats().failed[Reason::RequesterGone as usize], 1);
+    assert!(said > 0);
 }
