@@ -140,6 +140,7 @@ key = "$1.key"
 authority = "ca.crt"
 [admin]
 listen = "127.0.0.1:9464"
+socket = "$1.sock"
 [limits]
 idle_flow = "2 s"
 [data_plane]
