@@ -258,6 +258,17 @@ pub struct Admin {
     pub token: Option<PathBuf>,
     /// Names beside addresses and `localhost` that requests may be for.
     pub hosts: Vec<String>,
+    /// With it, the TCP listener speaks TLS.
+    pub tls: Option<AdminTls>,
+}
+
+/// `admin.certificate` and `admin.key`: PEM files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminTls {
+    /// The certificate that clients see, followed by intermediate ones if there are any.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
 }
 
 impl Admin {

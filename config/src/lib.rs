@@ -21,8 +21,8 @@ mod units;
 
 pub use check::check;
 pub use gateway::{
-    Admin, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site, Wan,
-    is_site_name,
+    Admin, AdminTls, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site,
+    Wan, is_site_name,
 };
 pub use pair::check_pair;
 pub use policy::{

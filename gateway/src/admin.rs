@@ -7,11 +7,12 @@
 //! Over TCP, requests for a foreign name are refused, and those without the token if there is one.
 //! It answers one request per connection.
 //!
+//! With a certificate, TCP speaks TLS, and the socket does not.
+//!
 //! Bounds for each of the two: 32 connections at a time; 5 s per connection, from accepting to the
-//! last byte. One more
-//! than that takes the place of the one that has kept the gateway waiting for its request the
-//! longest, if that is 100 ms at least. Until one has, or while all are being answered, further
-//! ones wait in the kernel's queue.
+//! last byte, a TLS handshake included. One more than that takes the place of the one that has
+//! kept the gateway waiting for its request the longest, if that is 100 ms at least. Until one has,
+//! or while all are being answered, further ones wait in the kernel's queue.
 
 mod address;
 mod admission;
@@ -28,10 +29,12 @@ mod page;
 mod spread;
 mod status;
 mod takeover;
+mod tls;
 mod units;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::error::Error;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::net::UnixListener as StdUnixListener;
@@ -60,7 +63,7 @@ use crate::requests::Requests;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 use crate::upgrade;
 
-use admission::{Client, Refused, Stream};
+use admission::{Arrival, Client, Refused};
 use spread::Window;
 
 pub use address::{Address, Endpoint, parse_address};
@@ -76,6 +79,7 @@ pub use spread::Spread;
 pub use status::{
     BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status,
 };
+pub use tls::{Certified, Tls};
 
 /// The queries that there are.
 const QUERIES: &str = "only ?peer=NAME; for /events and /trace, from=NUMBER; for /doctor, host=IP; for /flows, \
@@ -297,14 +301,14 @@ impl Admin {
             tokio::select! {
                 _ = ticks.tick() => self.tick(Instant::now()),
                 accepted = accept => match accepted {
-                    Ok((stream, from)) => {
+                    Ok((arrival, from)) => {
                         if permits.available_permits() == 0 {
                             waiting.give_way();
                         }
                         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { continue };
                         let admin = Arc::clone(&self);
                         let asked = Arc::new(AtomicBool::new(false));
-                        let connection = admin.connection(stream, from, Arc::clone(&asked));
+                        let connection = admin.connection(arrival, from, Arc::clone(&asked));
                         let task = tokio::spawn(async move {
                             match timeout(time, connection).await {
                                 Ok(Ok(())) => {}
@@ -326,10 +330,11 @@ impl Admin {
 
     async fn connection(
         self: Arc<Self>,
-        stream: Box<dyn Stream>,
+        arrival: Arrival,
         client: Client,
         asked: Arc<AtomicBool>,
-    ) -> hyper::Result<()> {
+    ) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let Some(stream) = arrival.open().await? else { return Ok(()) };
         let service = service_fn(|request| {
             asked.store(true, Relaxed);
             let admin = Arc::clone(&self);
@@ -341,7 +346,8 @@ impl Admin {
             .max_buf_size(16 * 1024)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
-            .await
+            .await?;
+        Ok(())
     }
 
     /// Judges whether a request may be answered. Who may open the socket may ask.

@@ -87,6 +87,9 @@ impl Bundle {
             if let Some(token) = gateway.admin.as_ref().and_then(|admin| admin.token.as_ref()) {
                 self.learn(token);
             }
+            if let Some(tls) = gateway.admin.as_ref().and_then(|admin| admin.tls.as_ref()) {
+                self.learn(&tls.key);
+            }
             if let Some(policy) = &gateway.policy.file {
                 self.add("policy.json", without_secrets(policy));
             }

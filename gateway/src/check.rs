@@ -1,6 +1,7 @@
 //! `longhaul check`: what `config` checks, and what only a machine with the files and interfaces
 //! can tell.
 
+mod listener;
 pub mod live;
 mod outcome;
 
@@ -23,6 +24,7 @@ pub fn check(path: &Path) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, _)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Error);
+        listener::check(&mut report, &gateway, UnixTime::now());
         interface(&mut report, &gateway);
     }
     report
@@ -34,6 +36,7 @@ pub fn check_to_start(path: &Path) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Warning);
+        listener::check(&mut report, &gateway, UnixTime::now());
         for finding in findings(&gateway, &policy, &|_| Running::default()).unwrap_or_default() {
             // Nothing guards before the start.
             if finding.key != "lan.remote" || finding.is_error {
@@ -50,6 +53,7 @@ pub fn check_live(path: &Path, running: &dyn Fn(&Gateway) -> Running) -> Report 
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Error);
+        listener::check(&mut report, &gateway, UnixTime::now());
         match findings(&gateway, &policy, running) {
             Ok(findings) => {
                 for finding in findings {

@@ -1,10 +1,12 @@
 //! Certificate, key, authority and `peer.revoked` read again while the gateway runs: on a reload,
-//! and by themselves when the files of the identity have changed.
+//! and by themselves when the files of the identity have changed. So are the admin listener's.
 //!
 //! A file with an error changes nothing. A session that is up goes on; the next one shows the new
 //! certificate. Reading is left to a thread that nobody waits for longer than [`PATIENCE`].
 
 mod files;
+mod listener;
+mod looks;
 mod outlook;
 
 use std::path::PathBuf;
@@ -19,20 +21,17 @@ use tracing::{info, warn};
 
 use crate::events::EventKind;
 use crate::telemetry::{Telemetry, Validity};
-use files::Found;
+use looks::Looks;
 
 /// Whoever checks hears so long before a certificate expires.
 pub(crate) const SOON: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub use files::Stamp;
+pub use listener::ListenerRenewal;
 pub use outlook::Outlook;
 
 /// Files that cannot be read within this time are refused. Together with the policy file's this
 /// is less than a client waits.
 const PATIENCE: Duration = Duration::from_millis(1500);
-
-/// Seconds between two looks at the files. A change counts once it is there at two looks, since
-/// certificate and key are seldom replaced at one moment.
-const LOOK_EVERY: u32 = 5;
 
 /// The files that a reload has read.
 #[derive(Debug)]
@@ -53,14 +52,8 @@ pub struct Renewal {
     outlook: Outlook,
     identity: Identity,
     revoked: Vec<SerialNumber>,
-    stamp: Stamp,
-    /// At the last look, if it was another one than that in force.
-    seen: Option<Stamp>,
-    /// Files that were read and found bad.
-    refused: Option<Stamp>,
-    ticks: u32,
-    /// A look that has not ended, and one that took longer than a reload waits.
-    looking: Option<JoinHandle<Found>>,
+    looks: Looks<Identity>,
+    /// A reading that took longer than a reload waits.
     overdue: Option<JoinHandle<()>>,
 }
 
@@ -82,11 +75,7 @@ impl Renewal {
             telemetry,
             outlook: Outlook::default(),
             identity,
-            stamp,
-            seen: None,
-            refused: None,
-            ticks: 0,
-            looking: None,
+            looks: Looks::new(stamp),
             overdue: None,
         }
     }
@@ -139,13 +128,13 @@ impl Renewal {
         if revoked != self.revoked {
             changes.push(format!("peer.revoked: {} -> {} certificates", self.revoked.len(), revoked.len()));
         }
-        if changes.is_empty() && stamp == self.stamp {
+        if changes.is_empty() && stamp == *self.looks.stamp() {
             return Ok(changes);
         }
         self.control.adopt(&identity, &revoked).map_err(|error| crate::causes::chain(&error))?;
         show(&self.telemetry, &identity);
-        (self.identity, self.revoked, self.stamp) = (identity, revoked, stamp);
-        (self.seen, self.refused) = (None, None);
+        (self.identity, self.revoked) = (identity, revoked);
+        self.looks.adopted(stamp);
         for change in &changes {
             info!("identity: {change}");
             self.telemetry.events().push(EventKind::Identity, change);
@@ -157,43 +146,23 @@ impl Renewal {
     /// are about to expire. Waits for nothing.
     pub async fn look(&mut self) {
         self.outlook.tell(&self.telemetry, &self.gateway);
-        if let Some(looking) = self.looking.take_if(|looking| looking.is_finished())
-            && let Ok(found) = looking.await
-        {
-            self.take(found);
-        }
-        self.ticks += 1;
-        if self.looking.is_none() && self.ticks >= LOOK_EVERY {
-            self.ticks = 0;
-            let (gateway, known) = (Arc::clone(&self.gateway), self.stamp.clone());
-            let seen = self.seen.clone();
-            self.looking = Some(spawn_blocking(move || files::look(&gateway, &known, seen.as_ref())));
+        let [gateway, same] = [(); 2].map(|()| Arc::clone(&self.gateway));
+        let changed = self.looks.tick(move || Stamp::of(&gateway.identity), move || files::load(&same)).await;
+        if let Some((stamp, loaded)) = changed {
+            self.take(stamp, loaded);
         }
     }
 
-    fn take(&mut self, found: Found) {
-        let (stamp, loaded) = match found {
-            Found::Known => {
-                self.seen = None;
-                return;
-            }
-            Found::Changing(stamp) => {
-                self.seen = Some(stamp);
-                return;
-            }
-            Found::Changed(stamp, loaded) => (stamp, loaded),
-        };
-        self.seen = Some(stamp.clone());
+    fn take(&mut self, stamp: Stamp, loaded: Result<Identity, String>) {
         let read = loaded.map(|identity| Read {
-            identity: *identity,
+            identity,
             stamp: stamp.clone(),
             revoked: self.revoked.clone(),
             warnings: String::new(),
         });
         let outcome = read.and_then(|read| self.adopt(read));
-        // Once for each state of the files. Those whose time is still to come are read again.
         if let Err(why) = outcome
-            && self.refused.replace(stamp.clone()) != Some(stamp)
+            && self.looks.refused(stamp)
         {
             warn!("the files of the identity have changed, and the former identity stays: {why}");
             self.telemetry.events().push(EventKind::Identity, &format!("refused: {why}"));

@@ -56,12 +56,17 @@ impl Answer {
 
     /// The answer of a gateway that is stopping.
     fn too_late() -> Self {
+        Self::refused(0, "the gateway is stopping\n".to_owned())
+    }
+
+    /// The answer if certificates or keys are bad: the policy of this generation stays as well.
+    pub(crate) fn refused(generation: u64, problems: String) -> Self {
         Self {
             adopted: false,
             file: None,
-            generation: 0,
+            generation,
             differences: Vec::new(),
-            problems: "the gateway is stopping\n".to_owned(),
+            problems,
             identity: Vec::new(),
         }
     }

@@ -55,7 +55,7 @@ use crate::lan::guard::{Guard, GuardError};
 use crate::lan::{Lan, MAX_PACKET};
 use crate::plane::{PeerAddress, Share};
 use crate::recorder::Recorder;
-use crate::renewal::Stamp;
+use crate::renewal::{ListenerRenewal, Stamp};
 use crate::requests::{Answer, Heirs, Reloads, Requests};
 use crate::service::Notifier;
 use crate::steering::Part;
@@ -208,6 +208,7 @@ struct Running {
     telemetries: Vec<Arc<Telemetry>>,
     stopping: watch::Sender<Stop>,
     serving: Serving,
+    listener: Option<ListenerRenewal>,
     /// Beside it what keeps other gateways off the interface, as long as it lives.
     legacy: (Legacy, Option<UnixListener>),
 }
@@ -231,7 +232,7 @@ impl Running {
                 }
                 Some(reply) = reloads.recv() => {
                     // Whoever asked may not have waited.
-                    let _ = reply.send(reload_at_all(&self.asks).await);
+                    let _ = reply.send(self.reload().await);
                 }
                 Some(claimant) = heirs.recv(), if preparing.is_none() => {
                     preparing = self.greet(claimant).await;
@@ -246,6 +247,9 @@ impl Running {
                     if self.threads.has_ended() {
                         return Err(RunError::PlaneEnded);
                     }
+                    if let Some(listener) = &mut self.listener {
+                        listener.look().await;
+                    }
                     if let Some(telemetry) = self.telemetries.first() {
                         self.guard.look(telemetry).await;
                         self.devices.look(telemetry, Instant::now()).await;
@@ -253,6 +257,27 @@ impl Running {
                 }
             }
         }
+    }
+}
+
+impl Running {
+    /// Has all files read again. If the admin listener's are bad, all stay as they are; if others
+    /// are, so do the listener's.
+    async fn reload(&mut self) -> Answer {
+        let Some(listener) = &mut self.listener else { return reload_at_all(&self.asks).await };
+        let read = match listener.read().await {
+            Ok(read) => read,
+            Err(why) => {
+                warn!("a reload is refused, and all stays as it is: {why}");
+                let policy = self.telemetries.first().map(|telemetry| telemetry.policy_info().generation);
+                return Answer::refused(policy.unwrap_or(0), format!("{why}\n"));
+            }
+        };
+        let mut answer = reload_at_all(&self.asks).await;
+        if answer.adopted {
+            answer.identity.extend(listener.adopt(read));
+        }
+        answer
     }
 }
 
@@ -295,6 +320,7 @@ async fn set_up(
     for ((workers, sightings), telemetry) in workers.iter().zip(sightings).zip(&telemetries) {
         choosers.push(workers.choose(sightings, Arc::clone(telemetry))?);
     }
+    let listener = doors.renewal(&telemetries);
     let (admins, serving) = doors.serve(&peers, &requests)?;
     tell_start(&gateway, &telemetries, notifier);
     let stopping = watch::Sender::new(Stop::No);
@@ -312,6 +338,7 @@ async fn set_up(
         telemetries,
         stopping,
         serving,
+        listener,
         legacy,
     }))
 }

@@ -76,7 +76,7 @@ pub struct Telemetry {
     peer_build: Mutex<String>,
 }
 
-/// Whose time a session depends on.
+/// Whose time is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
     /// This site's certificate, and those above it in its file.
@@ -85,11 +85,13 @@ pub enum Validity {
     Peer,
     /// The authority; of several the last to expire.
     Authority,
+    /// The admin listener's certificate, and those above it in its file. No session depends on it.
+    Admin,
 }
 
 impl Validity {
     /// Each of them.
-    pub const ALL: [Self; 3] = [Self::Own, Self::Peer, Self::Authority];
+    pub const ALL: [Self; 4] = [Self::Own, Self::Peer, Self::Authority, Self::Admin];
 }
 
 /// Values that the files fix for as long as the gateway runs.
@@ -197,11 +199,12 @@ impl Telemetry {
     }
 
     fn expiries_of(&self, whose: Validity) -> &AtomicU64 {
-        let [own, peer, authority] = &self.expiries;
+        let [own, peer, authority, admin] = &self.expiries;
         match whose {
             Validity::Own => own,
             Validity::Peer => peer,
             Validity::Authority => authority,
+            Validity::Admin => admin,
         }
     }
 
@@ -431,6 +434,7 @@ impl Telemetry {
         snapshot.certificate_expiry_micros = expiry(Validity::Own);
         snapshot.peer_certificate_expiry_micros = expiry(Validity::Peer);
         snapshot.authority_expiry_micros = expiry(Validity::Authority);
+        snapshot.admin_certificate_expiry_micros = expiry(Validity::Admin);
         snapshot.wan_up = self.wan_up.load(Relaxed);
         snapshot.link_rate_bytes = link_rate_bytes;
         snapshot.buffer_limit_bytes = buffer_bytes;

@@ -9,8 +9,8 @@ use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::{
-    Admin, Cipher, Congestion, DataPlane, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile,
-    Security, Site, Wan,
+    Admin, AdminTls, Cipher, Congestion, DataPlane, Gateway, Identity, Lan, LanMode, Limits, Peer,
+    PolicyFile, Security, Site, Wan,
 };
 use crate::hosts::{host_prefix, impossible, on_link, prefix};
 use crate::problem::{Invalid, Problem, Sink, Source};
@@ -358,9 +358,10 @@ fn admin(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option
     let listen = section.required(sink, "listen", "listen = \"127.0.0.1:9464\"", socket_address(EXAMPLE));
     let socket = section.optional(sink, "socket", path(folder, "admin.sock"));
     let token = section.optional(sink, "token", path(folder, "admin.token"));
+    let tls = admin_tls(sink, &mut section, folder);
     if token.is_none() && listen.is_some_and(|listen| !listen.ip().is_loopback()) {
         let help =
-            "it answers without authentication; set admin.token, or let a firewall restrict who reaches it"
+            "it answers without authentication; set admin.token and admin.certificate, or let a firewall restrict who reaches it"
                 .to_owned();
         sink.warning(section.span_of("listen"), "`admin.listen` is not a loopback address", "", Some(help));
     }
@@ -370,7 +371,23 @@ fn admin(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option
     let hosts = hosts.into_iter().map(|(name, _)| name).collect();
     section.finish(sink);
     let reload_from = reload_from.unwrap_or_else(Admin::loopback);
-    Some(Admin { listen: listen?, reload_from, socket, token, hosts })
+    Some(Admin { listen: listen?, reload_from, socket, token, hosts, tls })
+}
+
+/// Both files, or neither.
+fn admin_tls(sink: &mut Sink, section: &mut Section<'_, '_>, folder: &Path) -> Option<AdminTls> {
+    let certificate = section.optional(sink, "certificate", path(folder, "admin.crt"));
+    let key = section.optional(sink, "key", path(folder, "admin.key"));
+    for (there, wanting, example) in
+        [("certificate", "key", "key = \"admin.key\""), ("key", "certificate", "certificate = \"admin.crt\"")]
+    {
+        if section.has(there) && !section.has(wanting) {
+            let help = format!("add {example}: TLS takes both, and plain HTTP neither");
+            let message = format!("`admin.{there}` is without `admin.{wanting}`");
+            sink.error(section.span_of(there), message, "", Some(help));
+        }
+    }
+    Some(AdminTls { certificate: certificate?, key: key? })
 }
 
 fn host(value: &DeValue<'_>) -> Result<String, Wrong> {

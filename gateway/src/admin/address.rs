@@ -3,12 +3,21 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls_pki_types::ServerName;
+use session::identity::client_config;
+use tokio_rustls::rustls::ClientConfig;
+
 use super::admission::Token;
+use crate::causes::chain;
 
 /// Where a gateway under systemd has its admin socket.
 const SOCKET: &str = "/run/longhaul/admin.sock";
+
+/// Names the file with the system's authorities, as for OpenSSL.
+const SYSTEM_AUTHORITIES: &str = "SSL_CERT_FILE";
 
 /// The examples' port.
 const PORT: u16 = 9464;
@@ -18,10 +27,18 @@ const TRY: Duration = Duration::from_millis(500);
 /// Where a gateway's admin listener is asked, and by whom.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    address: Address,
+    way: Way,
     token: Option<Token>,
     /// The peer asked about.
     peer: Option<String>,
+}
+
+/// The way to an admin listener.
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    Tcp(SocketAddr),
+    Tls { server: ServerName<'static>, host: String, address: SocketAddr, tls: Arc<ClientConfig> },
+    Unix(PathBuf),
 }
 
 /// An address of an admin listener.
@@ -29,14 +46,31 @@ pub struct Endpoint {
 pub enum Address {
     /// `admin.listen`.
     Tcp(SocketAddr),
+    /// `admin.listen` with a certificate for this host name or address.
+    Tls(String, SocketAddr),
     /// `admin.socket`.
     Unix(PathBuf),
 }
 
 impl Endpoint {
-    /// Asks at `address`, with the token if there is one.
-    pub fn new(address: Address, token: Option<Token>) -> Self {
-        Self { address, token, peer: None }
+    /// Asks at `address`, with the token if there is one. Over TLS, it trusts the authorities in
+    /// the PEM file `authority`, or else the system's.
+    ///
+    /// # Errors
+    /// A line that names the file.
+    pub fn new(address: Address, token: Option<Token>, authority: Option<&Path>) -> Result<Self, String> {
+        let way = match address {
+            Address::Tcp(address) => Way::Tcp(address),
+            Address::Unix(path) => Way::Unix(path),
+            Address::Tls(host, address) => {
+                let system = std::env::var_os(SYSTEM_AUTHORITIES).map(PathBuf::from);
+                let tls = client_config(authority, system.as_deref()).map_err(|error| chain(&error))?;
+                let server = ServerName::try_from(host.clone());
+                let server = server.map_err(|_| format!("{host:?} is no host name or address"))?;
+                Way::Tls { server, host, address, tls: Arc::new(tls) }
+            }
+        };
+        Ok(Self { way, token, peer: None })
     }
 
     /// The same, asked about one of a gateway's peers.
@@ -53,8 +87,8 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn address(&self) -> &Address {
-        &self.address
+    pub(super) fn way(&self) -> &Way {
+        &self.way
     }
 
     pub(super) fn token(&self) -> Option<&Token> {
@@ -64,14 +98,23 @@ impl Endpoint {
 
 impl From<SocketAddr> for Endpoint {
     fn from(address: SocketAddr) -> Self {
-        Self::new(Address::Tcp(address), None)
+        Self { way: Way::Tcp(address), token: None, peer: None }
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.address.fmt(f)
+        match &self.way {
+            Way::Tcp(address) => address.fmt(f),
+            Way::Tls { host, address, .. } => write!(f, "https://{}", authority_of(host, address.port())),
+            Way::Unix(path) => path.display().fmt(f),
+        }
     }
+}
+
+/// Returns host and port as in a URL.
+pub(super) fn authority_of(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 impl Address {
@@ -82,11 +125,20 @@ impl Address {
         if socket.exists() { Self::Unix(socket.to_owned()) } else { Self::Tcp(([127, 0, 0, 1], PORT).into()) }
     }
 
-    /// Reads a path with a slash in it, or what [`parse_address`] reads.
+    /// Reads `https://` and what [`parse_address`] reads, a path with a slash in it, or an address
+    /// alone.
     ///
     /// # Errors
     /// A line that says what is wrong.
     pub fn parse(text: &str) -> Result<Self, String> {
+        if let Some(rest) = text.strip_prefix("https://") {
+            let rest = rest.strip_suffix('/').unwrap_or(rest);
+            let address = parse_address(rest)?;
+            return Ok(Self::Tls(host_of(rest), address));
+        }
+        if let Some(rest) = text.strip_prefix("http://") {
+            return parse_address(rest.strip_suffix('/').unwrap_or(rest)).map(Self::Tcp);
+        }
         if text.contains('/') {
             return Ok(Self::Unix(text.into()));
         }
@@ -98,9 +150,20 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
+            Self::Tls(host, address) => write!(f, "https://{}", authority_of(host, address.port())),
             Self::Unix(path) => path.display().fmt(f),
         }
     }
+}
+
+/// Returns the host of what [`parse_address`] reads, without port and brackets.
+fn host_of(text: &str) -> String {
+    let bare = text.trim_matches(['[', ']']);
+    if bare.parse::<IpAddr>().is_ok() {
+        return bare.to_owned();
+    }
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    host.trim_matches(['[', ']']).to_owned()
 }
 
 /// Reads an address and port, or a name that is looked up. Without a port it is the examples' one,
@@ -159,6 +222,30 @@ mod tests {
         for text in ["", ":", ":80", "localhost:http1", "localhost:70000", "no such name:1"] {
             assert!(parse_address(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn urls_say_if_the_listener_speaks_tls() {
+        for (text, host, address) in [
+            ("https://127.0.0.1:80", "127.0.0.1", "127.0.0.1:80"),
+            ("https://127.0.0.1", "127.0.0.1", "127.0.0.1:9464"),
+            ("https://[::1]:80/", "::1", "[::1]:80"),
+            ("https://[::1]", "::1", "[::1]:9464"),
+        ] {
+            let parsed = Address::parse(text);
+            assert_eq!(parsed, Ok(Address::Tls(host.to_owned(), address.parse().unwrap())), "{text}");
+            let endpoint = Endpoint::new(parsed.unwrap(), None, None).unwrap();
+            assert_eq!(endpoint.to_string(), format!("https://{address}"));
+        }
+        let Ok(Address::Tls(host, _)) = Address::parse("https://localhost:80/") else { panic!() };
+        assert_eq!(host, "localhost");
+        assert_eq!(Address::parse("http://127.0.0.1:80/"), Ok(Address::Tcp("127.0.0.1:80".parse().unwrap())));
+        for text in ["https://", "https:///", "https://127.0.0.1/status", "http://"] {
+            assert!(Address::parse(text).is_err(), "{text}");
+        }
+        let missing = Address::Tls("localhost".to_owned(), ([127, 0, 0, 1], 1).into());
+        let error = Endpoint::new(missing, None, Some(Path::new("no-such.crt"))).unwrap_err();
+        assert!(error.contains("no-such.crt"), "{error}");
     }
 
     #[test]

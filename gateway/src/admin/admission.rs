@@ -7,12 +7,16 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HOST};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_rustls::server::TlsStream;
+
+use super::tls::Tls;
 
 /// Set by systemd for a unit with `RuntimeDirectory=`.
 const RUNTIME_DIRECTORY: &str = "RUNTIME_DIRECTORY";
@@ -63,25 +67,27 @@ impl Token {
     }
 }
 
-/// The socket and the token, opened before a gateway gives up what it needs for that.
+/// The socket, the token and the certificate, opened before a gateway gives up what it needs for
+/// that.
 #[derive(Debug, Default)]
 pub struct Doors {
     socket: Option<StdUnixListener>,
     token: Option<Token>,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Doors {
-    /// Opens the socket, and reads the token. Under systemd, a socket without a path of its own is
-    /// in the unit's runtime directory.
+    /// Opens the socket, and reads token and certificate. Under systemd, a socket without a path of
+    /// its own is in the unit's runtime directory.
     ///
     /// # Errors
     /// A line that names the file.
     pub fn open(admin: Option<&config::Admin>) -> Result<Self, String> {
         let path = Self::path(admin);
         let Some(admin) = admin else { return Ok(Self::default()) };
+        let read = Self::read(admin)?;
         let socket = path.as_deref().map(open_socket).transpose()?;
-        let token = admin.token.as_deref().map(Token::read).transpose()?;
-        Ok(Self { socket, token })
+        Ok(Self { socket, ..read })
     }
 
     /// Goes on with another process's socket.
@@ -89,8 +95,14 @@ impl Doors {
     /// # Errors
     /// A line that names the file.
     pub fn adopt(admin: &config::Admin, socket: StdUnixListener) -> Result<Self, String> {
+        Ok(Self { socket: Some(socket), ..Self::read(admin)? })
+    }
+
+    /// Reads what the TCP listener needs.
+    fn read(admin: &config::Admin) -> Result<Self, String> {
         let token = admin.token.as_deref().map(Token::read).transpose()?;
-        Ok(Self { socket: Some(socket), token })
+        let tls = admin.tls.as_ref().map(Tls::open).transpose()?;
+        Ok(Self { socket: None, token, tls: tls.map(Arc::new) })
     }
 
     /// Returns the path of the socket that a gateway with this file opens, if any.
@@ -107,9 +119,15 @@ impl Doors {
         self.socket.as_ref()
     }
 
-    /// Takes both apart.
-    pub fn into_parts(self) -> (Option<StdUnixListener>, Option<Token>) {
-        (self.socket, self.token)
+    /// The certificate, with which the TCP listener speaks TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<&Arc<Tls>> {
+        self.tls.as_ref()
+    }
+
+    /// Takes all apart.
+    pub fn into_parts(self) -> (Option<StdUnixListener>, Option<Token>, Option<Arc<Tls>>) {
+        (self.socket, self.token, self.tls)
     }
 }
 
@@ -133,6 +151,8 @@ fn open_socket(path: &Path) -> Result<StdUnixListener, String> {
 pub enum Listener {
     /// `admin.listen`.
     Tcp(TcpListener),
+    /// `admin.listen` with a certificate.
+    Tls(TcpListener, Arc<Tls>),
     /// `admin.socket`.
     Unix(UnixListener),
 }
@@ -155,13 +175,40 @@ impl fmt::Display for Client {
     }
 }
 
-/// A connection of either kind.
+/// A connection that has come.
+pub(super) enum Arrival {
+    /// It may ask.
+    Open(Box<dyn Stream>),
+    /// It has to shake hands before it may.
+    Shaking(TcpStream, Arc<Tls>),
+}
+
+impl Arrival {
+    /// Shakes hands if need be. `None`: the client has gone, or has been told to come otherwise.
+    pub(super) async fn open(self) -> io::Result<Option<Box<dyn Stream>>> {
+        match self {
+            Self::Open(stream) => Ok(Some(stream)),
+            Self::Shaking(stream, tls) => {
+                let shaken = tls.accept(stream).await?;
+                Ok(shaken.map(|stream| Box::new(stream) as Box<dyn Stream>))
+            }
+        }
+    }
+}
+
+/// A connection of any kind.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {
     /// Returns the socket if it is a Unix socket.
     fn into_unix(self: Box<Self>) -> Option<UnixStream>;
 }
 
 impl Stream for TcpStream {
+    fn into_unix(self: Box<Self>) -> Option<UnixStream> {
+        None
+    }
+}
+
+impl Stream for TlsStream<TcpStream> {
     fn into_unix(self: Box<Self>) -> Option<UnixStream> {
         None
     }
@@ -180,15 +227,19 @@ impl From<TcpListener> for Listener {
 }
 
 impl Listener {
-    pub(super) async fn accept(&self) -> io::Result<(Box<dyn Stream>, Client)> {
+    pub(super) async fn accept(&self) -> io::Result<(Arrival, Client)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
-                Ok((Box::new(stream), Client::Remote(from.ip())))
+                Ok((Arrival::Open(Box::new(stream)), Client::Remote(from.ip())))
+            }
+            Self::Tls(listener, tls) => {
+                let (stream, from) = listener.accept().await?;
+                Ok((Arrival::Shaking(stream, Arc::clone(tls)), Client::Remote(from.ip())))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Box::new(stream), Client::Local))
+                Ok((Arrival::Open(Box::new(stream)), Client::Local))
             }
         }
     }

@@ -1,6 +1,8 @@
 //! The client of `longhaul status`, `longhaul record` and `longhaul reload`: one request, bounded
 //! in time and size.
 
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Limited};
@@ -12,8 +14,10 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{self, CertificateError};
 
-use super::address::{Address, Endpoint};
+use super::address::{Endpoint, Way, authority_of};
 use crate::requests::Answer;
 
 const TIME: Duration = Duration::from_secs(5);
@@ -28,7 +32,17 @@ pub enum FetchError {
         /// The address tried.
         address: String,
         /// Why.
-        source: std::io::Error,
+        source: io::Error,
+    },
+    /// No TLS, or a certificate that is not trusted.
+    #[error("{address} cannot be asked over TLS: {source}; {remedy}")]
+    Tls {
+        /// The address tried.
+        address: String,
+        /// Why.
+        source: io::Error,
+        /// And what to do about it.
+        remedy: &'static str,
     },
     /// The exchange broke off, or is no HTTP.
     #[error("{address} does not answer as a gateway: {source}")]
@@ -116,16 +130,41 @@ async fn connect(
     if let Some(token) = endpoint.token() {
         request = request.header(AUTHORIZATION, token.header());
     }
-    match endpoint.address() {
-        Address::Tcp(address) => {
+    match endpoint.way() {
+        Way::Tcp(address) => {
             let request = request.header(HOST, address.to_string()).body(Empty::new())?;
             exchange(TcpStream::connect(address).await.map_err(none)?, request, endpoint).await
         }
-        Address::Unix(path) => {
+        Way::Tls { server, host, address, tls } => {
+            let request = request.header(HOST, authority_of(host, address.port())).body(Empty::new())?;
+            let stream = TcpStream::connect(address).await.map_err(none)?;
+            let stream = TlsConnector::from(Arc::clone(tls)).connect(server.clone(), stream).await;
+            exchange(stream.map_err(|source| not_over_tls(endpoint, source))?, request, endpoint).await
+        }
+        Way::Unix(path) => {
             let request = request.header(HOST, "localhost").body(Empty::new())?;
             exchange(UnixStream::connect(path).await.map_err(none)?, request, endpoint).await
         }
     }
+}
+
+/// Says what an operator can do about it.
+fn not_over_tls(endpoint: &Endpoint, source: io::Error) -> FetchError {
+    let cause = source.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    let remedy = match cause {
+        Some(rustls::Error::InvalidMessage(_)) => "if it has no admin.certificate, ask without https://",
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        )) => "--admin-authority names the authority that signed its certificate",
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => "ask by a name or address that the certificate has",
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
+            "a certificate that is its own authority has to be one for servers (basicConstraints CA:FALSE)"
+        }
+        _ => "see the gateway's log at LONGHAUL_LOG=debug",
+    };
+    FetchError::Tls { address: endpoint.to_string(), source, remedy }
 }
 
 async fn exchange(

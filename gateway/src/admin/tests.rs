@@ -476,7 +476,7 @@ async fn with_a_token_only_the_page_is_open() {
     }
     let wrong = "Host: localhost\r\nAuthorization: Bearer 0123456789abcdeg\r\n";
     assert_eq!(asked(address, "/status", wrong).await.0, 401);
-    fetch(&Endpoint::new(Address::Tcp(address), Some(token)), "/status").await.unwrap();
+    fetch(&Endpoint::new(Address::Tcp(address), Some(token), None).unwrap(), "/status").await.unwrap();
     let refused = fetch(&address.into(), "/status").await.unwrap_err().to_string();
     assert!(refused.contains("401") && refused.contains("admin.token"), "{refused}");
 }
@@ -491,12 +491,12 @@ async fn the_socket_asks_for_no_token() {
         "reload_from = [\"192.0.2.0/24\"]\nsocket = {path:?}\ntoken = {token:?}\nhosts = [\"gw.example\"]"
     );
     let (admin, _, mut reloads) = admin_with(&keys, Instant::now());
-    let (socket, token) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
+    let (socket, token, _) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
     assert!(token.is_some());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let serving = admin.start(listener.into(), socket).unwrap();
     assert_eq!(serving.len(), 2);
-    let endpoint = Endpoint::new(Address::Unix(path), None);
+    let endpoint = Endpoint::new(Address::Unix(path), None, None).unwrap();
     let status: Status = serde_json::from_str(&fetch(&endpoint, "/status").await.unwrap()).unwrap();
     assert_eq!(status.site, "a");
     tokio::spawn(async move { super::reload(&endpoint).await });
@@ -508,7 +508,7 @@ async fn a_take_over_goes_by_the_socket_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("admin.sock");
     let (admin, _, _) = admin_with(&format!("socket = {path:?}"), Instant::now());
-    let (socket, _) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
+    let (socket, ..) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     admin.start(listener.into(), socket).unwrap();

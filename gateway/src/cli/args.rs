@@ -12,20 +12,24 @@ use crate::admin::{Address, Endpoint, Token, fetch};
 /// Where a running gateway is asked.
 #[derive(Clone, Debug, Args)]
 pub(super) struct AdminArgs {
-    /// The gateway's admin.listen, or the path of its admin.socket [default:
-    /// /run/longhaul/admin.sock if there is one, else 127.0.0.1:9464]
+    /// The gateway's admin.listen, with https:// if it has a certificate, or the path of its
+    /// admin.socket [default: /run/longhaul/admin.sock if there is one, else 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     admin: Option<Address>,
     /// A file with the token, where admin.token asks for one
     #[arg(long, value_name = "FILE")]
     admin_token: Option<PathBuf>,
+    /// The authority of the certificate at https:// [default: those that the system trusts]
+    #[arg(long, value_name = "FILE")]
+    admin_authority: Option<PathBuf>,
 }
 
 impl AdminArgs {
     pub(super) fn endpoint(&self) -> Result<Endpoint, Failure> {
         let token = self.admin_token.as_deref().map(Token::read).transpose();
-        let token = token.map_err(|error| unusable(format!("longhaul: {error}")))?;
-        Ok(Endpoint::new(self.admin.clone().unwrap_or_else(Address::usual), token))
+        let wrong = |error| unusable(format!("longhaul: {error}"));
+        let address = self.admin.clone().unwrap_or_else(Address::usual);
+        Endpoint::new(address, token.map_err(wrong)?, self.admin_authority.as_deref()).map_err(wrong)
     }
 }
 

@@ -92,7 +92,13 @@ fn running(gateway: &Gateway) -> Running {
     let ask = |peer: Option<&str>| {
         let config = gateway.admin.as_ref()?;
         let token = config.token.as_deref().map(Token::read).transpose().ok()?;
-        let admin = Endpoint::new(Address::Tcp(config.listen), token).about(peer);
+        // A certificate need not be for the address; the socket needs none.
+        let address = match (&config.tls, &config.socket) {
+            (None, _) => Address::Tcp(config.listen),
+            (Some(_), Some(socket)) => Address::Unix(socket.clone()),
+            (Some(_), None) => Address::usual(),
+        };
+        let admin = Endpoint::new(address, token, None).ok()?.about(peer);
         let text = runtime().ok()?.block_on(admin::fetch(&admin, "/status")).ok()?;
         let status: Status = serde_json::from_str(&text).ok()?;
         let is_its = status.site == gateway.site.name && status.peer == gateway.peer.name;

@@ -68,7 +68,7 @@ fn parse_status(admin: &Endpoint, text: &str) -> Result<admin::Status, Failure> 
 
 /// Asks a running gateway what it knows of the link, if one is to be asked.
 pub(super) fn known(link: &LinkArgs) -> Result<Known, Failure> {
-    let Some(admin) = link.admin() else { return Ok(Known::default()) };
+    let Some(admin) = link.admin().map_err(failed)? else { return Ok(Known::default()) };
     let text = runtime()?.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
     Ok(Known::of(&parse_status(&admin, &text)?))
 }

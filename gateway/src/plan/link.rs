@@ -75,8 +75,11 @@ pub struct NoLink(String);
 
 impl LinkArgs {
     /// The running gateway to ask.
-    pub fn admin(&self) -> Option<Endpoint> {
-        self.admin.clone().map(|address| Endpoint::new(address, None))
+    ///
+    /// # Errors
+    /// A line that says why it cannot be asked over TLS.
+    pub fn admin(&self) -> Result<Option<Endpoint>, String> {
+        self.admin.clone().map(|address| Endpoint::new(address, None, None)).transpose()
     }
 
     /// Returns true if anything is said.

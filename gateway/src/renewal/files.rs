@@ -11,19 +11,28 @@ use session::identity::Identity;
 
 use super::{Read, serials, told};
 
-/// Tells one state of the three files from another.
+/// Tells one state of some files from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stamp([Option<State>; 3]);
+pub struct Stamp(Vec<Option<State>>);
 
 /// Device, inode, size, and the times of the last change of content and of metadata, in seconds and
 /// nanoseconds.
 type State = (u64, u64, u64, [i64; 4]);
 
 impl Stamp {
-    /// Asks for the files as they are now.
+    /// Asks for the identity's files as they are now.
     pub fn of(files: &config::Identity) -> Self {
-        let state = |path: &Path| std::fs::metadata(path).ok().map(|metadata| state_of(&metadata));
-        Self([state(&files.certificate), state(&files.key), state(&files.authority)])
+        Self::of_files(&[&files.certificate, &files.key, &files.authority])
+    }
+
+    /// The same for those of the admin listener.
+    pub fn of_admin(files: &config::AdminTls) -> Self {
+        Self::of_files(&[&files.certificate, &files.key])
+    }
+
+    fn of_files(files: &[&Path]) -> Self {
+        let state = |path: &&Path| std::fs::metadata(path).ok().map(|metadata| state_of(&metadata));
+        Self(files.iter().map(state).collect())
     }
 }
 
@@ -33,26 +42,31 @@ fn state_of(metadata: &Metadata) -> State {
 }
 
 /// The outcome of a look.
-pub(super) enum Found {
+pub(super) enum Found<T> {
     /// The files are those in force.
     Known,
     /// They are others than at the last look.
     Changing(Stamp),
     /// They have changed and come to rest: what is in them, or what is wrong.
-    Changed(Stamp, Result<Box<Identity>, String>),
+    Changed(Stamp, Result<T, String>),
 }
 
-/// Looks whether the files are others than those `known`, and as they were `seen` last.
-pub(super) fn look(gateway: &Gateway, known: &Stamp, seen: Option<&Stamp>) -> Found {
-    let stamp = Stamp::of(&gateway.identity);
-    if stamp == *known {
-        return Found::Known;
+impl<T> Found<T> {
+    /// Judges if files in this state are others than those `known`, and as they were `seen` last.
+    pub(super) fn of(
+        stamp: Stamp,
+        known: &Stamp,
+        seen: Option<&Stamp>,
+        load: impl FnOnce() -> Result<T, String>,
+    ) -> Self {
+        if stamp == *known {
+            return Self::Known;
+        }
+        if seen != Some(&stamp) {
+            return Self::Changing(stamp);
+        }
+        Self::Changed(stamp, load())
     }
-    if seen != Some(&stamp) {
-        return Found::Changing(stamp);
-    }
-    let loaded = load(gateway).map(Box::new);
-    Found::Changed(stamp, loaded)
 }
 
 /// Reads the gateway file and the identity's files, which are those that it named at the start.
@@ -80,7 +94,7 @@ pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
     Ok(Read { identity: load(started)?, stamp, revoked, warnings })
 }
 
-fn load(gateway: &Gateway) -> Result<Identity, String> {
+pub(super) fn load(gateway: &Gateway) -> Result<Identity, String> {
     let files = &gateway.identity;
     let (site, peer) = (&gateway.site.name, &gateway.peer.name);
     Identity::load(&files.certificate, &files.key, &files.authority)

@@ -74,6 +74,10 @@ fn text(whose: Validity, gateway: &config::Gateway, until: UnixTime, now: UnixTi
             "the authority".to_owned(),
             "make a new one in an empty folder, and certificates of it for all sites".to_owned(),
         ),
+        Validity::Admin => (
+            "the certificate of the admin listener".to_owned(),
+            "put another one in place of admin.certificate and admin.key: no restart is needed".to_owned(),
+        ),
     };
     let verb = if until > now { "expires" } else { "expired" };
     let (until, now) = (Date(until), Date(now));

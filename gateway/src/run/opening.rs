@@ -17,13 +17,15 @@ use tracing::warn;
 use super::guarding::Guarding;
 use super::patience::{self, Teller};
 use super::{RunError, Towards, control_config, takeover};
-use crate::admin::{Admin, Doors, Serving};
+use crate::admin::{Admin, Doors, Listener, Serving};
 use crate::lan::guard::Guard;
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::{Lan, MAX_PACKET};
+use crate::renewal::ListenerRenewal;
 use crate::requests::Requests;
 use crate::steering::{self, Key, Part};
+use crate::telemetry::Telemetry;
 use crate::upgrade::{Heir, NotTaken, Place};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
@@ -229,6 +231,12 @@ impl OpenDoors {
         listener.into_iter().chain(socket)
     }
 
+    /// Returns who reads the TCP listener's certificate again, if it has one.
+    pub(super) fn renewal(&self, telemetries: &[Arc<Telemetry>]) -> Option<ListenerRenewal> {
+        let (tls, telemetry) = self.doors.tls().zip(telemetries.first())?;
+        Some(ListenerRenewal::new(Arc::clone(tls), Arc::clone(telemetry)))
+    }
+
     /// Begins to answer. Returns what answers for each peer.
     pub(super) fn serve(
         self,
@@ -238,7 +246,7 @@ impl OpenDoors {
         let (Some(listener), Some(first)) = (self.listener, peers.first()) else {
             return Ok((Vec::new(), Serving::new()));
         };
-        let (socket, token) = self.doors.into_parts();
+        let (socket, token, tls) = self.doors.into_parts();
         let admin_of = |peer: &Towards| {
             let Towards { gateway, policy, telemetry, recorder, .. } = peer;
             let (telemetry, recorder) = (Arc::clone(telemetry), Arc::clone(recorder));
@@ -246,7 +254,11 @@ impl OpenDoors {
         };
         let others: Vec<_> = peers.iter().skip(1).map(|peer| Arc::new(admin_of(peer))).collect();
         let admin = Arc::new(admin_of(first).with_token(token).with_others(others.clone()));
-        let serving = admin.start(listener.into(), socket).map_err(RunError::System)?;
+        let listener = match tls {
+            Some(tls) => Listener::Tls(listener, tls),
+            None => Listener::Tcp(listener),
+        };
+        let serving = admin.start(listener, socket).map_err(RunError::System)?;
         Ok((std::iter::once(admin).chain(others).collect(), serving))
     }
 }

@@ -339,6 +339,7 @@ metrics! {
         certificate_expiry_micros: Peak Seconds "longhaul_certificate_expiry_timestamp_seconds" "When this site's certificate, or one above it, expires, since 1970"
         peer_certificate_expiry_micros: Peak Seconds "longhaul_peer_certificate_expiry_timestamp_seconds" "When the certificate that the peer showed last, or one above it, expires, since 1970"
         authority_expiry_micros: Peak Seconds "longhaul_authority_expiry_timestamp_seconds" "When the authority, or the last of several, expires, since 1970"
+        admin_certificate_expiry_micros: Peak Seconds "longhaul_admin_certificate_expiry_timestamp_seconds" "When the admin listener's certificate, or one above it in its file, expires, since 1970"
         link_rate_bytes: Peak Bytes "longhaul_link_rate_bytes_per_second" "The rate that the link is provisioned for: peer.rate"
         buffer_limit_bytes: Peak Bytes "longhaul_buffer_limit_bytes" "Bytes of packet buffers for local hosts at most: limits.total_buffer"
         flows_limit: Peak Flows "longhaul_flows_limit" "Flows of each side at most: limits.flows"

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 
+use rcgen::{CertificateParams, KeyPair};
 use serde_json::Value;
 
 use super::*;
@@ -34,13 +36,21 @@ impl Drop for Prometheus {
 impl Prometheus {
     /// Scrapes the targets every second. `rules`: the text of a file of rules.
     pub(super) fn start(targets: &[SocketAddr], rules: &str) -> Self {
+        let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
+        let targets = targets.join(", ");
+        Self::with(
+            &format!("[{{ job_name: longhaul, static_configs: [{{ targets: [{targets}] }}] }}]"),
+            rules,
+        )
+    }
+
+    /// Scrapes every second what the text of `scrape_configs` says.
+    fn with(scrapes: &str, rules: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("rules.yml"), rules).unwrap();
-        let targets: Vec<String> = targets.iter().map(|target| format!("\"{target}\"")).collect();
         let config = format!(
             "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [rules.yml]\n\
-             scrape_configs: [{{ job_name: longhaul, static_configs: [{{ targets: [{}] }}] }}]\n",
-            targets.join(", ")
+             scrape_configs: {scrapes}\n"
         );
         fs::write(dir.path().join("prometheus.yml"), config).unwrap();
         // Free a moment ago.
@@ -132,10 +142,58 @@ fn selectors(expression: &str) -> Vec<String> {
     found
 }
 
+/// Has a site's gateway go on in a process whose admin listener speaks TLS and asks for a token.
+///
+/// Returns what it takes to ask there: the certificate's file, and the token's.
+fn speak_tls(pair: &mut Pair, site: Site, letter: &str) -> [String; 2] {
+    let folder = pair.testbed.folder().to_owned();
+    let put = |name: &str, text: &str| {
+        let path = folder.join(format!("{letter}-admin.{name}"));
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let key = KeyPair::generate().unwrap();
+    let mut names = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+    // A healthy pair is none to be told of.
+    names.not_after = rcgen::date_time_ymd(2500, 1, 1);
+    let certificate = put("crt", &names.self_signed(&key).unwrap().pem());
+    let (key, token) = (put("key", &key.serialize_pem()), put("token", "0123456789abcdef"));
+    let file = folder.join(format!("{letter}.toml"));
+    let text = fs::read_to_string(&file).unwrap();
+    let admin = format!("[admin]\ncertificate = \"{certificate}\"\nkey = \"{key}\"\ntoken = \"{token}\"\n");
+    fs::write(&file, text.replace("[admin]\n", &admin)).unwrap();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_longhaul"));
+    assert!(pair.testbed.upgrade(site, &program, PATIENCE).unwrap());
+    [certificate, token]
+}
+
+/// One gateway is asked over TLS, and the other is not.
 #[test]
 fn a_prometheus_finds_what_dashboard_and_rules_ask_for() {
     let mut pair = Pair::start(SCHEMES[1], 2);
-    let mut prometheus = Prometheus::start(&[Site::A, Site::B].map(|site| pair.testbed.admin(site)), RULES);
+    let [certificate, token] = speak_tls(&mut pair, Site::B, "b");
+    let [plain, tls] = [Site::A, Site::B].map(|site| pair.testbed.admin(site));
+    // Once the session goes on, the exit status says so.
+    wait_until("no status is told over TLS", &|| {
+        let url = format!("https://{tls}");
+        let status = ["status", "--admin", &url, "--admin-authority", &certificate, "--admin-token", &token];
+        Command::new(env!("CARGO_BIN_EXE_longhaul"))
+            .args(status)
+            .stdout(Stdio::null())
+            .status()
+            .unwrap()
+            .success()
+    });
+    let mut prometheus = Prometheus::with(
+        &format!(
+            "[{{ job_name: longhaul, static_configs: [{{ targets: [\"{plain}\"] }}] }}, \
+              {{ job_name: longhaul-tls, scheme: https, tls_config: {{ ca_file: \"{certificate}\" }}, \
+                 authorization: {{ credentials_file: \"{token}\" }}, relabel_configs: [{{ \
+                 target_label: job, replacement: longhaul }}], static_configs: [{{ targets: [\"{tls}\"] }}] }}]"
+        ),
+        RULES,
+    );
     pair.complete_transfer(300);
     prometheus.wait_for("a scrape of both", |prometheus| prometheus.count("up{job=\"longhaul\"} == 1") == 2);
     // What counted before the first scrape is no rate.

@@ -1,0 +1,146 @@
+//! The admin listener's certificate and key, as `longhaul check` sees them.
+
+use config::{Admin, AdminTls, Gateway, Report};
+use rustls_pki_types::UnixTime;
+use session::identity::{Date, IdentityError, ServerIdentity};
+
+use crate::renewal::{SOON, identity_remedy};
+
+const CERTIFICATE: &str = "admin.certificate";
+const KEY: &str = "admin.key";
+
+/// Checks that both files can be used, until when, and for the names that clients ask by.
+///
+/// What keeps clients away is a warning: a gateway carries packets without them.
+pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
+    let Some(admin) = &gateway.admin else { return };
+    let Some(tls) = &admin.tls else { return };
+    let loaded = ServerIdentity::load(&tls.certificate, &tls.key)
+        .and_then(|identity| identity.server_config().map(|_| identity));
+    match loaded {
+        Ok(identity) => {
+            time(report, &identity, now);
+            names(report, admin, &identity);
+        }
+        Err(error) => {
+            let help = identity_remedy(&error);
+            report.error_at(blamed(&error, tls), error.to_string(), "named here", Some(help));
+        }
+    }
+}
+
+/// The key that names the file an error is about.
+fn blamed(error: &IdentityError, tls: &AdminTls) -> &'static str {
+    match error {
+        IdentityError::Exposed { .. } => KEY,
+        IdentityError::File { path, .. } | IdentityError::Form { path, .. } if *path == tls.key => KEY,
+        _ => CERTIFICATE,
+    }
+}
+
+fn time(report: &mut Report, identity: &ServerIdentity, now: UnixTime) {
+    let Some(until) = identity.valid_until() else { return };
+    if until.as_secs() < now.as_secs() + SOON.as_secs() {
+        let verb = if until > now { "expires" } else { "expired" };
+        let message = format!("the certificate, or one above it, {verb} at {}", Date(until));
+        let help = "put another one in its place: a running gateway notices".to_owned();
+        report.warning_at(CERTIFICATE, message, "named here", Some(help));
+    }
+}
+
+fn names(report: &mut Report, admin: &Admin, identity: &ServerIdentity) {
+    for host in admin.hosts.iter().filter(|host| !identity.is_for(host)) {
+        let message = format!("the certificate of the admin listener is not for {host}");
+        let help =
+            "clients that ask by this name refuse it: it has to stand among the certificate's DNS names";
+        report.warning_at("admin.hosts", message, "named here", Some(help.to_owned()));
+    }
+    let address = admin.listen.ip();
+    let is_reached = address.is_unspecified()
+        || identity.is_for(&address.to_string())
+        || (address.is_loopback() && identity.is_for("localhost"));
+    if admin.hosts.is_empty() && !is_reached {
+        let message = format!("the certificate of the admin listener is not for {address}");
+        let help = "clients that ask by the address refuse it: enter the certificate's name in admin.hosts, and ask by that";
+        report.warning_at(CERTIFICATE, message, "named here", Some(help.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    const FILE: &str = "[site]\nname = \"a\"\n[lan]\ninterface = \"lo\"\nremote = [\"10.0.1.0/24\"]\n\
+        [wan]\nlisten = \"10.9.0.1:14791\"\n[peer]\nname = \"b\"\naddress = \"10.9.0.2:14791\"\nrate = \"1 Gbit/s\"\n\
+        [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n\
+        [admin]\nlisten = \"127.0.0.1:9464\"\ncertificate = \"admin.crt\"\nkey = \"admin.key\"\n";
+
+    fn make(dir: &Path, names: &[&str], last_year: i32) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_after = date_time_ymd(last_year, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        fs::write(dir.join("admin.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+        put_key(dir, &key.serialize_pem(), 0o600);
+    }
+
+    fn put_key(dir: &Path, text: &str, mode: u32) {
+        let path = dir.join("admin.key");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    /// Returns true for a file that is usable, and each problem with its line.
+    fn checked(dir: &Path, hosts: &str) -> (bool, Vec<(String, usize)>) {
+        let path = dir.join("gateway.toml");
+        fs::write(&path, format!("{FILE}{hosts}")).unwrap();
+        let mut report = config::check(&path);
+        let gateway = crate::check::gateway_of(&report).unwrap().0;
+        check(&mut report, &gateway, UnixTime::now());
+        let line = |problem: &config::Problem| problem.position().unwrap().0;
+        let found = report.problems().iter().map(|problem| (problem.message().to_owned(), line(problem)));
+        (report.is_valid(), found.collect())
+    }
+
+    #[test]
+    fn names_and_times_are_warnings() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        make(dir, &["127.0.0.1", "gw.example"], 2500);
+        assert_eq!(checked(dir, "hosts = [\"gw.example\"]\n"), (true, Vec::new()));
+        assert_eq!(checked(dir, ""), (true, Vec::new()));
+        let (is_valid, found) = checked(dir, "hosts = [\"gw.example\", \"other.example\"]\n");
+        assert!(is_valid && found.len() == 1 && found[0].0.ends_with("not for other.example"), "{found:?}");
+        make(dir, &["gw.example"], 1999);
+        let (is_valid, found) = checked(dir, "");
+        assert!(is_valid && found.len() == 2, "{found:?}");
+        assert!(found[0].0.contains("expired at 1999-01-01") && found[0].1 == 18, "{found:?}");
+        assert!(found[1].0.contains("is not for 127.0.0.1"), "{found:?}");
+    }
+
+    #[test]
+    fn files_that_cannot_be_used_are_errors_at_their_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let one = |wanted: &str, line: usize| {
+            let (is_valid, found) = checked(dir, "");
+            assert!(!is_valid && found.len() == 1, "{found:?}");
+            assert!(found[0].0.contains(wanted) && found[0].1 == line, "{found:?}");
+        };
+        one("admin.crt", 18);
+        make(dir, &["127.0.0.1"], 2500);
+        let key = fs::read_to_string(dir.join("admin.key")).unwrap();
+        put_key(dir, &key, 0o604);
+        one("others may read it (mode 0604)", 19);
+        put_key(dir, &format!("\u{feff}{key}"), 0o600);
+        one("begins with a byte order mark", 19);
+        put_key(dir, &KeyPair::generate().unwrap().serialize_pem(), 0o600);
+        one("certificate and key cannot be used", 18);
+    }
+}
