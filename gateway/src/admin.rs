@@ -79,7 +79,6 @@ pub use spread::Spread;
 pub use status::{
     BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status,
 };
-pub use tls::{Certified, Tls};
 
 /// The queries that there are.
 const QUERIES: &str = "only ?peer=NAME; for /events and /trace, from=NUMBER; for /doctor, host=IP; for /flows, \

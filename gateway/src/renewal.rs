@@ -4,6 +4,7 @@
 //! A file with an error changes nothing. A session that is up goes on; the next one shows the new
 //! certificate. Reading is left to a thread that nobody waits for longer than [`PATIENCE`].
 
+mod certified;
 mod files;
 mod listener;
 mod looks;
@@ -25,6 +26,7 @@ use looks::Looks;
 
 /// Whoever checks hears so long before a certificate expires.
 pub(crate) const SOON: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+pub use certified::{Certified, Tls};
 pub use files::Stamp;
 pub use listener::ListenerRenewal;
 pub use outlook::Outlook;

@@ -16,7 +16,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use super::tls::Tls;
+use super::tls;
+use crate::renewal::Tls;
 
 /// Set by systemd for a unit with `RuntimeDirectory=`.
 const RUNTIME_DIRECTORY: &str = "RUNTIME_DIRECTORY";
@@ -189,7 +190,7 @@ impl Arrival {
         match self {
             Self::Open(stream) => Ok(Some(stream)),
             Self::Shaking(stream, tls) => {
-                let shaken = tls.accept(stream).await?;
+                let shaken = tls::accept(&tls, stream).await?;
                 Ok(shaken.map(|stream| Box::new(stream) as Box<dyn Stream>))
             }
         }

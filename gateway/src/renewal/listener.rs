@@ -7,9 +7,9 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::PATIENCE;
+use super::certified::{Certified, Tls};
 use super::files::Stamp;
 use super::looks::Looks;
-use crate::admin::{Certified, Tls};
 use crate::events::EventKind;
 use crate::telemetry::{Telemetry, Validity};
 

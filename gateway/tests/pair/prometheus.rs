@@ -181,6 +181,7 @@ fn a_prometheus_finds_what_dashboard_and_rules_ask_for() {
         Command::new(env!("CARGO_BIN_EXE_longhaul"))
             .args(status)
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .status()
             .unwrap()
             .success()
