@@ -123,7 +123,10 @@ impl Site {
     }
 }
 
-fn settings(here: u8, lanes: u8) -> Settings {
+/// The settings of a [`Site`].
+#[must_use]
+#[expect(clippy::missing_panics_doc, reason = "the prefixes are prefixes")]
+pub fn settings(here: u8, lanes: u8) -> Settings {
     Settings {
         total_buffer: TOTAL_BUFFER,
         flow_buffer: Some(256 << 10),
