@@ -4,6 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use proptest::collection::vec;
+use proptest::prelude::*;
 use session::resumption::Resumption;
 use zeroize::Zeroizing;
 
@@ -97,6 +99,14 @@ fn stand() -> Stand {
 
 /// Plays the old process behind an admin socket, with `then` once it is to stand still.
 fn old(path: &std::path::Path, then: impl FnOnce(Giver) + Send + 'static) -> std::thread::JoinHandle<()> {
+    old_with_stream(path, |giver, _| then(giver))
+}
+
+/// The same, with the stream that its messages take.
+fn old_with_stream(
+    path: &std::path::Path,
+    then: impl FnOnce(Giver, UnixStream) + Send + 'static,
+) -> std::thread::JoinHandle<()> {
     let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
         use std::io::{Read, Write};
@@ -109,10 +119,19 @@ fn old(path: &std::path::Path, then: impl FnOnce(Giver) + Send + 'static) -> std
         }
         stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap();
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
+        let same = stream.try_clone().unwrap();
         let giver = Giver::prepare(stream, stand(), &[(Place::Control(1), file)]);
         if let Ok(giver) = giver {
-            then(giver);
+            then(giver, same);
         }
+    })
+}
+
+/// Plays an old process that has these bytes once it is to stand still.
+fn raw_old(path: &std::path::Path, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
+    old_with_stream(path, move |_giver, mut stream| {
+        // Whoever has heard enough reads no further.
+        let _ = std::io::Write::write_all(&mut stream, &bytes);
     })
 }
 
@@ -184,4 +203,63 @@ fn files_that_take_a_restart_are_told_apart() {
     assert!(why.contains("in the files and") && why.ends_with("that takes a restart"), "{why}");
     drop(heir);
     old.join().unwrap();
+}
+
+/// Messages of every kind, and of none, with bodies of any length, said or true.
+fn made_up() -> impl Strategy<Value = Vec<u8>> {
+    let body = prop_oneof![
+        vec(any::<u8>(), 0..80),
+        // A claim of peer 0 or 1; a snapshot's numbers, and an age within a second or any.
+        (0..3_u8).prop_map(|peer| [&[peer][..], &[9; 32]].concat()),
+        ([0..3_u8, 0..3_u8], prop_oneof![0..1_000_000_000_u64, any::<u64>()], vec(any::<u8>(), 0..12))
+            .prop_map(|(numbers, age, state)| [&numbers[..], &age.to_le_bytes(), &state].concat()),
+    ];
+    let kind = prop_oneof![1 => any::<u8>(), 8 => 4..=8_u8];
+    let len = prop_oneof![9 => Just(None), 1 => any::<u64>().prop_map(Some)];
+    let message = (kind, body, len).prop_map(|(kind, body, len)| {
+        let len = len.unwrap_or(body.len() as u64);
+        [&[kind][..], &len.to_le_bytes(), &body].concat()
+    });
+    vec(message, 0..8).prop_map(|messages| messages.concat())
+}
+
+proptest! {
+    /// Whatever comes is read or named, and no body is longer than its kind may be.
+    #[test]
+    fn made_up_messages_are_read_or_named(bytes in made_up()) {
+        let (mut one, other) = UnixStream::pair().unwrap();
+        std::io::Write::write_all(&mut one, &bytes).unwrap();
+        drop(one);
+        let mut channel = Channel::new(other, PATIENCE).unwrap();
+        let mut left = bytes.len();
+        loop {
+            match channel.receive(|kind| kind as usize * 8) {
+                Ok(message) => {
+                    prop_assert!(message.body.len() <= message.kind as usize * 8);
+                    left -= 9 + message.body.len();
+                }
+                Err(Broken::Gone | Broken::Protocol(_) | Broken::Refused(_)) => break,
+                Err(other) => prop_assert!(false, "{other:?}"),
+            }
+        }
+        prop_assert!(left <= bytes.len());
+    }
+
+    /// A new process takes the state of each thread and peer once, or nothing.
+    #[test]
+    fn made_up_state_is_taken_whole_or_not(bytes in made_up()) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let old = raw_old(&path, bytes);
+        let mut heir = Heir::connect(&path).unwrap();
+        if let Ok(given) = heir.receive(40) {
+            let mut places: Vec<_> = given.parts.iter().map(|part| (part.thread, part.peer)).collect();
+            places.sort_unstable();
+            prop_assert_eq!(places, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+            prop_assert!(given.parts.iter().map(|part| part.snapshot().len()).sum::<usize>() <= 40);
+            prop_assert!(given.parts.iter().all(|part| part.then <= Instant::now()));
+        }
+        drop(heir);
+        old.join().unwrap();
+    }
 }
