@@ -7,6 +7,7 @@ mod due;
 mod failed;
 mod gap;
 mod incarnation;
+mod owed;
 mod requester;
 mod resend;
 mod respond;
@@ -313,12 +314,14 @@ impl Near {
     /// Everything before `psn` is none of this flow's business; nothing from there on has been
     /// seen.
     fn restart_at(&mut self, psn: Psn) {
+        let again = self.keep_owed();
         self.seen.restart_at(psn);
         self.ring = Ring::at(psn);
         self.told.restart_at(psn);
         self.target.rnr = None;
         self.gap.forget_dropped();
         self.incarnation.forget_questions();
+        self.incarnation.ask_for_again(again);
     }
 
     fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
@@ -339,6 +342,7 @@ impl Near {
         }
         self.ring.push(packet, read.and_then(|length| self.seen.mtu().span(length)), self.local);
         self.seen.count();
+        self.note_taken_again(packet);
         if self.seen.take_placed() {
             self.incarnation.forget_lost();
         }
@@ -405,6 +409,9 @@ impl Near {
             self.note_impatience(psn, now);
             self.note_retry(psn, now);
             self.note_standstill(psn, now);
+        }
+        if !self.is_failed() && self.is_owed_in_vain(psn, now) {
+            self.fail(now);
         }
         if self.is_failed() {
             return Verdict::Drop(Why::Failed);

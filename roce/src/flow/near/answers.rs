@@ -82,6 +82,11 @@ impl Replays {
         self.list.iter().any(|replay| replay.next.is_before(psn))
     }
 
+    /// The lowest PSN that has no answer yet.
+    pub(super) fn lowest(&self) -> Option<Psn> {
+        self.list.iter().map(|replay| replay.next).reduce(|one, other| lower(Some(one), other).unwrap_or(one))
+    }
+
     /// Returns whether the target is asked for one that goes on with this PSN.
     pub(super) fn wait_for(&self, psn: Psn) -> bool {
         self.list.iter().any(|replay| replay.next == psn)
@@ -145,7 +150,7 @@ impl Replays {
     }
 }
 
-fn lower(one: Option<Psn>, other: Psn) -> Option<Psn> {
+pub(super) fn lower(one: Option<Psn>, other: Psn) -> Option<Psn> {
     one.filter(|one| one.is_before(other)).or(Some(other))
 }
 
@@ -267,7 +272,7 @@ impl Near {
 
     /// Returns from which PSN on the requester has no answer to a READ or atomic that it asked for
     /// again, and the target is not asked any more.
-    fn unanswered(&self) -> Option<Psn> {
+    pub(super) fn unanswered(&self) -> Option<Psn> {
         self.incarnation.questions.as_ref()?.unanswered
     }
 
@@ -275,7 +280,8 @@ impl Near {
     /// answer. An ACK past that would complete what nobody has if both are in another incarnation.
     /// How long the target takes proves nothing.
     pub(super) fn holds_back(&self, psn: Psn) -> bool {
-        self.replays.lie_before(psn) || self.unanswered().is_some_and(|unanswered| unanswered.is_before(psn))
+        let waits = || self.unanswered().is_some_and(|unanswered| unanswered.is_before(psn));
+        self.replays.lie_before(psn) || waits() || self.owes_before(psn)
     }
 
     /// The target has said, up to this PSN, that it has all that it had answered, where the

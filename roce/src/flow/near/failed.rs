@@ -41,6 +41,8 @@ pub(super) struct Failed {
     #[serde_as(as = "snapshot::At")]
     until: Instant,
     over: bool,
+    /// An ACK would go past a READ or atomic without an answer.
+    holds_back: bool,
     /// When the requester last sent anything, and the highest PSN of the retry under way.
     #[serde_as(as = "Option<(snapshot::At, _)>")]
     heard: Option<(Instant, Psn)>,
@@ -375,6 +377,7 @@ impl Near {
     pub(super) fn fail_from(&mut self, psn: Psn, syndrome: Syndrome, now: Instant) {
         let done = self.ring.done();
         let high = self.seen.floor();
+        self.keep_owed();
         let mut failed = Failed {
             syndrome,
             stood: self.state.stood(),
@@ -389,6 +392,7 @@ impl Near {
             outstanding: None,
             until: now + self.config.linger,
             over: false,
+            holds_back: self.holds_back(done),
             heard: None,
             doubted: false,
             stand: if self.is_proven() { Stand::Known } else { Stand::Sought },
@@ -422,6 +426,7 @@ impl Near {
             return;
         }
         let done = self.ring.done();
+        self.keep_owed();
         let outstanding = std::mem::replace(&mut self.ring, Ring::at(done));
         self.fail(now);
         if let State::Failed(failed) = &mut self.state {
@@ -472,9 +477,8 @@ impl Near {
 
     pub(super) fn poll_failed(&mut self, to: Qpn, now: Instant) -> Option<Reply> {
         let done = self.ring.done();
-        let refused = self.failed().map(|failed| failed.psn);
-        let is_first = refused.is_none_or(|refused| !refused.is_before(done));
-        if self.is_proven() && is_first && done.is_after(self.told.to()) {
+        let may_acknowledge = |failed: &Failed| !failed.psn.is_before(done) && !failed.holds_back;
+        if self.is_proven() && self.failed().is_none_or(may_acknowledge) && done.is_after(self.told.to()) {
             self.tell(done, now);
             self.stats.acks.one();
             return Some(self.acknowledge(to, done.prev(), self.target.aeth().syndrome));

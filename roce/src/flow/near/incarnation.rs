@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answers::Asked;
+use super::owed::{Left, Owed};
 use super::seen::Seen;
 use super::strangers::Strangers;
 use super::{Near, NearConfig, NearCounters, Proof, PsnPosition, State};
@@ -59,7 +60,7 @@ pub(super) struct Incarnation {
 }
 
 /// Knowledge from before this flow. Most flows have none.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Earlier {
     /// Targets of this and of earlier flows have named a PSN to which the requester does not go
     /// back.
@@ -68,6 +69,10 @@ struct Earlier {
     before: Option<Psn>,
     /// Where the requester goes on if this flow is its own: for a flow begun in this one's place.
     own: Option<Psn>,
+    /// READs and atomics that this flow or one before carried, and knows no more.
+    owed: Option<Owed>,
+    /// Everything before this PSN the requester was told or given by flows before.
+    had: Option<Psn>,
 }
 
 impl Incarnation {
@@ -75,11 +80,53 @@ impl Incarnation {
         self.questions = None;
     }
 
-    /// The incarnation of a flow that takes the place of one with `lost`, whose requester goes on
-    /// at `before` or, if the flow is that requester's own, at `own`.
-    fn after(lost: Option<Lost>, before: Option<Psn>, own: Option<Psn>) -> Incarnation {
-        let is_any = lost.is_some() || before.is_some() || own.is_some();
-        Incarnation { questions: None, earlier: is_any.then(|| Box::new(Earlier { lost, before, own })) }
+    /// The incarnation of a flow that takes the place of another one.
+    fn after(earlier: Earlier) -> Incarnation {
+        let Earlier { lost, before, own, owed, had } = &earlier;
+        let is_any = lost.is_some() || owed.is_some() || [before, own, had].into_iter().any(Option::is_some);
+        Incarnation { questions: None, earlier: is_any.then(|| Box::new(earlier)) }
+    }
+
+    /// Nothing is known from before this flow, and nothing asked.
+    pub(super) fn is_plain(&self) -> bool {
+        self.questions.is_none() && self.earlier.is_none()
+    }
+
+    pub(super) fn had(&self) -> Option<Psn> {
+        self.earlier.as_ref()?.had
+    }
+
+    /// From this PSN on the requester has asked again for what it was answered before.
+    pub(super) fn ask_for_again(&mut self, psn: Option<Psn>) {
+        if psn.is_some() {
+            self.questions.get_or_insert_default().unanswered = psn;
+        }
+    }
+
+    /// The flow knows again of what stands there.
+    pub(super) fn forget_unanswered_between(&mut self, start: Psn, end: Psn) {
+        let Some(open) = &mut self.questions else { return };
+        open.unanswered.take_if(|psn| !psn.is_before(start) && psn.is_before(end));
+    }
+
+    pub(super) fn owed(&self) -> Option<&Owed> {
+        self.earlier.as_ref()?.owed.as_ref()
+    }
+
+    pub(super) fn set_owed(&mut self, owed: Option<Owed>) {
+        if owed.is_some() || self.earlier.is_some() {
+            self.earlier.get_or_insert_default().owed = owed;
+        }
+    }
+
+    /// Settles something that is owed, if anything is.
+    pub(super) fn settle_owed(&mut self, settle: impl FnOnce(&mut Owed)) {
+        let Some(earlier) = &mut self.earlier else { return };
+        let Some(owed) = &mut earlier.owed else { return };
+        settle(owed);
+        if owed.is_empty() {
+            earlier.owed = None;
+        }
     }
 
     fn lost(&self) -> Option<Lost> {
@@ -118,7 +165,8 @@ pub(super) struct Lost {
 impl Near {
     /// Returns the flow that asks the target about a request that this one
     /// [`doubts`](Near::doubts). That request is its first, wherever in its message it stands; it
-    /// is still to be handed in. It knows the path MTU, as a hint, and the LAN, and nothing else.
+    /// is still to be handed in. It knows the path MTU, as a hint, the LAN, and which READs and
+    /// atomics have no answer; nothing else.
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         self.anew_at(config, packet.bth.psn, Style::of(&packet.bth), now)
     }
@@ -138,8 +186,12 @@ impl Near {
         let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(psn));
         let goes_on = self.goes_on_at();
         let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
-        near.incarnation = Incarnation::after(self.incarnation.lost(), before, own);
+        let Left { owed, again } = self.left_for(psn);
+        let had = self.had().filter(|had| had.distance(psn).abs() <= NEARBY);
+        near.incarnation =
+            Incarnation::after(Earlier { lost: self.incarnation.lost(), before, own, owed, had });
         near.begin(psn, style);
+        near.incarnation.ask_for_again(again);
         near
     }
 
@@ -553,6 +605,12 @@ impl Near {
     /// that request. The rest of it begins no message, and only this flow knows where it belongs.
     pub fn is_over(&self) -> bool {
         self.has_ended() && !(self.has_all_answers() && self.returned().is_some())
+    }
+
+    /// Returns true if what is outstanding is of an incarnation that has ended, as the target has
+    /// shown.
+    pub(super) fn is_known_over(&self) -> bool {
+        self.has_ended() || self.returned().is_some()
     }
 
     fn has_ended(&self) -> bool {

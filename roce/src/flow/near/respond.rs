@@ -107,10 +107,14 @@ impl Near {
 
     /// The target has executed everything before `to`.
     fn target_acknowledged(&mut self, to: Psn, msn: u32, now: Instant) {
+        let (is_first, before) = (self.is_unproven(), self.ring.len());
         self.prove();
         self.target.rnr = None;
         self.target.set_msn(msn);
         let completed = self.ring.advance(to);
+        if is_first {
+            self.note_first_count(msn, before - self.ring.len());
+        }
         let ready = self.bound().distance(self.told.to());
         if ready > 0 && (completed || self.told.is_awaited() || ready.unsigned_abs() >= self.config.ack_every)
         {
@@ -213,12 +217,16 @@ impl Near {
                 return self.odd();
             }
             self.note_another_answered(psn);
+            if last {
+                self.note_answered(psn);
+            }
             return self.emit(packet, now);
         }
         if !self.ring.awaits(psn) {
             self.note_strange_answer(psn);
             return self.odd();
         }
+        let (is_first, before) = (self.is_unproven(), self.ring.len());
         self.ring.advance(psn);
         if self.ring.is_reading() {
             // First: a READ's span may turn out longer than a wrong hint made it.
@@ -230,8 +238,14 @@ impl Near {
         self.prove();
         if let Some(aeth) = aeth {
             self.target.hear(aeth);
+            if is_first && last {
+                self.note_first_count(aeth.msn, before - self.ring.len());
+            }
         }
         self.replays.answer(psn, last, now);
+        if last {
+            self.note_answered(psn);
+        }
         self.tell(psn.next(), now);
         self.told.note_data();
         self.forget_unanswered();

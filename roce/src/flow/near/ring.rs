@@ -85,6 +85,15 @@ impl Message {
     }
 }
 
+/// A READ or atomic without all of its answer.
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+pub(super) struct Unanswered {
+    /// The PSN of the next response.
+    pub(super) start: Psn,
+    /// The PSN after the last. `None`: while the path MTU is unknown.
+    pub(super) end: Option<Psn>,
+}
+
 /// A message of which the opcode and fingerprint are remembered.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Answered {
@@ -141,6 +150,15 @@ impl Ring {
 
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
+    }
+
+    /// READs and atomics that the target has not answered, the oldest first.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = Unanswered> + '_ {
+        let asking = self.messages.iter().filter(|message| message.class != Class::Plain);
+        asking.map(|message| Unanswered {
+            start: message.start + message.answered,
+            end: (message.span != 0).then(|| message.end()),
+        })
     }
 
     pub(super) fn is_allocated(&self) -> bool {

@@ -6,6 +6,7 @@ mod bounds;
 mod duplicates;
 mod failing;
 mod lives;
+mod owed;
 mod resend;
 mod standing;
 

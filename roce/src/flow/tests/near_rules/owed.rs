@@ -1,0 +1,213 @@
+//! READs and atomics without an answer, where the flow that carried them begins anew.
+
+use super::*;
+
+/// Has another flow take the place of the bench's, which begins with this request.
+fn begin_anew(bench: &mut Bench, opcode: Opcode, psn: u32) {
+    let bytes = request(opcode, psn, 256);
+    bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
+    bench.near.pair(R);
+    assert_eq!(bench.request(opcode, psn, 256), FORWARD);
+}
+
+/// A SEND at 100 that is answered, and a READ at 101 that is not.
+fn reading() -> Bench {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 256), FORWARD);
+    bench.wait(Duration::from_millis(10));
+    bench
+}
+
+fn answer_read(bench: &mut Bench) {
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 256), Verdict::Replay);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 101, 256, 3))));
+}
+
+/// A gateway that knows nothing gets the second of two atomics first, so that its flow goes back.
+/// The target runs both, and the answer to the second is lost with that. Then the requester goes
+/// on, in a flow begun anew.
+#[test]
+fn an_atomic_that_a_flow_went_back_before_has_its_answer_first() {
+    let mut bench = Bench::with(Bench::config());
+    assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), FORWARD);
+    assert_eq!(bench.request(Opcode::FetchAdd, 99, 0), FORWARD);
+    assert!(!is_emitted(bench.response(&atomic_response(100, 8, 2))), "it is still to come again");
+    assert!(is_emitted(bench.response(&atomic_response(99, 7, 2))));
+    bench.wait(Duration::from_millis(10));
+    assert!(bench.doubts(Opcode::SendOnly, 101));
+    begin_anew(&mut bench, Opcode::SendOnly, 101);
+    bench.response(&acknowledge(101, 0x1f, 3));
+    assert_eq!(bench.said(), [], "its requester still waits for the atomic");
+    bench.wait(Duration::from_millis(67));
+    assert_eq!(bench.request(Opcode::FetchAdd, 100, 0), Verdict::Replay);
+    assert!(is_emitted(bench.response(&atomic_response(100, 8, 3))));
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+}
+
+/// The LAN lost what was next twice, or the flow fell silent: another one takes its place.
+#[test]
+fn a_flow_in_place_of_another_waits_for_the_read_that_was_outstanding() {
+    for is_silent in [false, true] {
+        let mut bench = reading();
+        if is_silent {
+            bench.near.fall_silent(bench.now);
+        }
+        begin_anew(&mut bench, Opcode::SendOnly, 105);
+        bench.response(&acknowledge(105, 0x1f, 6));
+        bench.message(106, 1);
+        bench.response(&acknowledge(106, 0x1f, 7));
+        assert_eq!(bench.said(), [], "silent: {is_silent}");
+        // However often it begins beyond: the LAN may lose the READ's packet each time.
+        for _ in 0..5 {
+            bench.wait(Duration::from_millis(67));
+            bench.request(Opcode::SendOnly, 105, 256);
+            bench.response(&acknowledge(106, 0x1f, 7));
+            assert_eq!(bench.said(), [], "silent: {is_silent}");
+        }
+        answer_read(&mut bench);
+        assert_eq!(bench.said().first(), Some(&(106, 0x1f)), "silent: {is_silent}");
+        bench.message(107, 1);
+        bench.response(&acknowledge(107, 0x1f, 8));
+        assert_eq!(bench.said(), [(107, 0x1f)], "silent: {is_silent}");
+    }
+}
+
+/// Another READ is answered meanwhile, and another flow takes the place of that one, too.
+#[test]
+fn a_read_is_waited_for_however_often_its_flow_is_replaced() {
+    let mut bench = reading();
+    begin_anew(&mut bench, Opcode::ReadRequest, 105);
+    begin_anew(&mut bench, Opcode::SendOnly, 107);
+    bench.response(&acknowledge(107, 0x1f, 8));
+    answer_read(&mut bench);
+    assert_eq!(bench.said(), [], "the one at 105 has no answer either");
+    assert_eq!(bench.request(Opcode::ReadRequest, 105, 256), Verdict::Replay);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 105, 256, 8))));
+    assert_eq!(bench.said(), [(107, 0x1f)]);
+}
+
+/// The target's count of messages tells: it has answered none before those of this flow.
+#[test]
+fn a_target_whose_incarnation_began_with_the_flow_has_no_read_before_it() {
+    // A requester of which no target ever spoke may have had 2^24 messages answered.
+    for (is_known, msn, is_told) in [(true, 1, true), (true, 3, false), (false, 1, false)] {
+        let mut bench = reading();
+        if !is_known {
+            bench = Bench::with(Bench::config());
+            assert_eq!(bench.request(Opcode::ReadRequest, 101, 256), FORWARD);
+        }
+        begin_anew(&mut bench, Opcode::SendOnly, 110);
+        bench.response(&acknowledge(110, 0x1f, msn));
+        let told: &[(u32, u8)] = if is_told { &[(110, 0x1f)] } else { &[] };
+        assert_eq!(bench.said(), told, "{is_known} {msn}");
+    }
+    // As the answer to a READ says.
+    let mut bench = reading();
+    begin_anew(&mut bench, Opcode::FetchAdd, 110);
+    assert!(is_emitted(bench.response(&atomic_response(110, 7, 1))));
+    bench.message(111, 1);
+    bench.response(&acknowledge(111, 0x1f, 2));
+    assert_eq!(bench.said(), [(111, 0x1f)]);
+}
+
+/// The flow goes back to the READ, or before it, and has it again.
+#[test]
+fn a_read_that_comes_again_in_order_is_the_flows_own() {
+    for first in [100, 101] {
+        let mut bench = reading();
+        begin_anew(&mut bench, Opcode::SendOnly, 102);
+        if first == 100 {
+            begin_anew(&mut bench, Opcode::SendOnly, 100);
+        }
+        assert_eq!(bench.request(Opcode::ReadRequest, 101, 256), FORWARD);
+        assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 101, 256, 2))));
+        bench.message(102, 1);
+        bench.response(&acknowledge(102, 0x1f, 3));
+        assert_eq!(bench.said(), [(102, 0x1f)]);
+    }
+    // The next incarnation has something else there.
+    let mut bench = reading();
+    begin_anew(&mut bench, Opcode::SendOnly, 101);
+    bench.response(&acknowledge(101, 0x1f, 2));
+    assert_eq!(bench.said(), [(101, 0x1f)]);
+}
+
+/// Far away no requester is that waits for it.
+#[test]
+fn a_flow_far_away_waits_for_no_read() {
+    let mut bench = reading();
+    begin_anew(&mut bench, Opcode::SendOnly, 102 + (1 << 16));
+    bench.response(&acknowledge(102 + (1 << 16), 0x1f, 6));
+    assert_eq!(bench.said(), [(102 + (1 << 16), 0x1f)]);
+}
+
+/// A flow that fails tells its requester no more than one that does not.
+#[test]
+fn a_flow_that_fails_acknowledges_nothing_past_a_read_that_is_asked_for_again() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    assert!(is_emitted(bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1))));
+    bench.message(101, 1);
+    bench.wait(Duration::from_millis(10));
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+    bench.ack(101);
+    bench.near.fail(bench.now);
+    assert_eq!(bench.said(), [], "not that 101 is done");
+    bench.wait(Duration::from_millis(67));
+    bench.request(Opcode::SendOnly, 102, 256);
+    bench.wait(Duration::from_millis(5));
+    assert_eq!(bench.said(), [(102, 0x63)]);
+}
+
+/// The requester's retry has crossed the answer to its atomic, so that a flow begins with that, and
+/// goes back before it. The requester waits for no answer any more.
+#[test]
+fn an_atomic_that_was_answered_before_is_waited_for_until_a_retry_begins_beyond() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.ack(100);
+    bench.said();
+    assert_eq!(bench.request(Opcode::FetchAdd, 101, 0), FORWARD);
+    assert!(is_emitted(bench.response(&atomic_response(101, 7, 2))));
+    bench.wait(Duration::from_millis(10));
+    begin_anew(&mut bench, Opcode::FetchAdd, 101);
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 256), FORWARD, "the flow begins earlier");
+    bench.response(&acknowledge(100, 0x1f, 2));
+    bench.said();
+    begin_anew(&mut bench, Opcode::SendOnly, 102);
+    bench.response(&acknowledge(102, 0x1f, 3));
+    assert_eq!(bench.said(), [], "it may be in its next incarnation, and wait for the atomic");
+    bench.wait(Duration::from_millis(67));
+    assert_eq!(bench.request(Opcode::SendOnly, 102, 256), Verdict::Replay);
+    bench.response(&acknowledge(102, 0x1f, 3));
+    assert_eq!(bench.said().first(), Some(&(102, 0x1f)));
+}
+
+/// It never comes back to the READ. Nothing shows why, so that the flow ends.
+#[test]
+fn a_requester_that_never_asks_again_for_what_is_owed_is_refused() {
+    let mut bench = reading();
+    begin_anew(&mut bench, Opcode::SendOnly, 105);
+    bench.response(&acknowledge(105, 0x1f, 6));
+    for _ in 0..200 {
+        assert_eq!(bench.said(), []);
+        if bench.near.is_failed() {
+            break;
+        }
+        bench.wait(Duration::from_millis(67));
+        bench.request(Opcode::SendOnly, 105, 256);
+        bench.response(&acknowledge(105, 0x1f, 6));
+    }
+    assert!(bench.near.is_failed());
+    let mut refused = Vec::new();
+    for _ in 0..50 {
+        bench.wait(Duration::from_millis(67));
+        bench.request(Opcode::SendOnly, 105, 256);
+        bench.wait(Duration::from_millis(5));
+        refused.extend(bench.said());
+    }
+    assert!(!refused.is_empty() && refused.iter().all(|&(_, syndrome)| syndrome == 0x63), "{refused:?}");
+}
