@@ -69,14 +69,21 @@ impl Owed {
         self.list.retain(|known| known.start.is_before(start) || !known.start.is_before(end));
     }
 
-    /// The requester was given the last response to one, which has this PSN.
-    fn forget_answered(&mut self, psn: Psn) {
+    /// The requester was given the last response, with this PSN, to a READ or atomic that begins at
+    /// `start`.
+    fn forget_from(&mut self, start: Psn, psn: Psn) {
+        self.list.retain(|known| known.start.is_before(start) || known.start.is_after(psn));
+        (self.passed, self.since) = (0, None);
+    }
+
+    /// The same, where the beginning is not known. Nor may the end be: while the path MTU is a
+    /// guess, it may be wrong. So the last goes that began before, if it `may_be_longer`.
+    fn forget_answered(&mut self, psn: Psn, may_be_longer: bool) {
         let after = self.list.partition_point(|known| !known.start.is_after(psn));
         let latest = after.checked_sub(1).and_then(|at| self.list.get(at)).map(|known| known.start);
-        // Where the end is not known, it is the last that began before.
-        self.list.retain(|known| match known.end {
-            Some(end) => known.start.is_after(psn) || !psn.is_before(end),
-            None => Some(known.start) != latest,
+        self.list.retain(|known| {
+            let has_psn = known.end.is_some_and(|end| !known.start.is_after(psn) && psn.is_before(end));
+            !has_psn && !(may_be_longer && Some(known.start) == latest)
         });
         (self.passed, self.since) = (0, None);
     }
@@ -175,9 +182,16 @@ impl Near {
         }
     }
 
-    /// The requester is given the last response to a READ or atomic, with this PSN.
-    pub(super) fn note_answered(&mut self, psn: Psn) {
-        self.incarnation.settle_owed(|owed| owed.forget_answered(psn));
+    /// The requester is given the last response, with this PSN, to a READ or atomic of this flow
+    /// that begins at `start`.
+    pub(super) fn note_answered(&mut self, start: Psn, psn: Psn) {
+        self.incarnation.settle_owed(|owed| owed.forget_from(start, psn));
+    }
+
+    /// The requester is given the last response, with this PSN, to one that it asked for again.
+    pub(super) fn note_answered_again(&mut self, psn: Psn) {
+        let is_earlier = psn.is_before(self.seen.begin());
+        self.incarnation.settle_owed(|owed| owed.forget_answered(psn, is_earlier));
     }
 
     /// The target has spoken to this flow for the first time. It has counted `msn` messages, and

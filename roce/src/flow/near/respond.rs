@@ -218,7 +218,7 @@ impl Near {
             }
             self.note_another_answered(psn);
             if last {
-                self.note_answered(psn);
+                self.note_answered_again(psn);
             }
             return self.emit(packet, now);
         }
@@ -228,6 +228,7 @@ impl Near {
         }
         let (is_first, before) = (self.is_unproven(), self.ring.len());
         self.ring.advance(psn);
+        let start = self.ring.start();
         if self.ring.is_reading() {
             // First: a READ's span may turn out longer than a wrong hint made it.
             self.learn_mtu(packet);
@@ -243,8 +244,8 @@ impl Near {
             }
         }
         self.replays.answer(psn, last, now);
-        if last {
-            self.note_answered(psn);
+        if let Some(start) = start.filter(|_| last) {
+            self.note_answered(start, psn);
         }
         self.tell(psn.next(), now);
         self.told.note_data();

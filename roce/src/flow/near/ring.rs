@@ -417,6 +417,11 @@ impl Ring {
         before.all(|message| message.class == Class::Plain)
     }
 
+    /// Where the oldest message begins.
+    pub(super) fn start(&self) -> Option<Psn> {
+        self.messages.front().map(|head| head.start)
+    }
+
     /// Returns true if the oldest message is a READ.
     pub(super) fn is_reading(&self) -> bool {
         let head = self.messages.front();

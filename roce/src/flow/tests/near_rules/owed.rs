@@ -211,3 +211,24 @@ fn a_requester_that_never_asks_again_for_what_is_owed_is_refused() {
     }
     assert!(!refused.is_empty() && refused.iter().all(|&(_, syndrome)| syndrome == 0x63), "{refused:?}");
 }
+
+/// The path MTU was thought to be larger, so that the READ's end is not where it seemed.
+#[test]
+fn a_read_is_answered_though_its_end_was_misjudged() {
+    let mut bench = Bench::with(NearConfig { mtu: Some(PathMtu::B4096), ..NearConfig::default() });
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 600), FORWARD);
+    assert_eq!(bench.request(Opcode::SendOnly, 100, 10), FORWARD);
+    assert_eq!(bench.request(Opcode::ReadRequest, 101, 600), FORWARD);
+    bench.response(&acknowledge(100, 0x1f, 1));
+    bench.said();
+    for (opcode, psn, length) in [
+        (Opcode::ReadResponseFirst, 101, 256),
+        (Opcode::ReadResponseMiddle, 102, 256),
+        (Opcode::ReadResponseLast, 103, 88),
+    ] {
+        assert!(is_emitted(bench.response(&read_response(opcode, psn, length, 2))));
+    }
+    bench.message(104, 1);
+    bench.response(&acknowledge(104, 0x1f, 3));
+    assert_eq!(bench.said(), [(104, 0x1f)]);
+}
