@@ -376,14 +376,16 @@ impl Near {
         }
     }
 
-    /// The PSN (exclusive) up to which the requester may be acknowledged.
+    /// The PSN (exclusive) up to which the requester may be acknowledged. While it is to hear what
+    /// the target named in answer to a repeat, nothing later.
     fn bound(&self) -> Psn {
         let done = later(self.ring.done(), self.told.to());
         let inside = self.is_proven()
             && self.writable
             && self.ring.bytes() <= self.config.mid_ack_limit
             && !self.is_at_rnr()
-            && !self.is_doubted();
+            && !self.is_doubted()
+            && !self.has_answer();
         match self.ring.ackable() {
             Some(ackable) if inside => later(done, ackable),
             _ => done,

@@ -266,6 +266,8 @@ impl Near {
             if let Some(psn) = unanswered {
                 let open = self.incarnation.questions.get_or_insert_default();
                 open.unanswered = lower(open.unanswered, psn);
+                // It came with this retry or before, so that its answer tells of no later one.
+                open.asked = None;
             }
         }
     }
@@ -284,9 +286,15 @@ impl Near {
         self.replays.lie_before(psn) || waits() || self.owes_before(psn)
     }
 
-    /// The target has said, up to this PSN, that it has all that it had answered, where the
-    /// requester began its retry beyond the READ or atomic that has no answer. So both are where
-    /// they were, and the requester waits for no such thing.
+    /// The target has said, up to this PSN, that it has all that it had answered. A retry began
+    /// beyond the READ or atomic without an answer, and came after that was given up. The requester
+    /// hears just that PSN.
+    ///
+    /// The retry does not show that its requester waits for no READ: the LAN may have lost the
+    /// first packet. Without a gateway the target's ACK would be the same then. If the target is in
+    /// the requester's incarnation, it has all that it names. A NIC that still waits for the READ
+    /// takes the ACK for a request to repeat it. Otherwise the target was in the incarnation before
+    /// for two round trips more than its requester, and confirms that on any path.
     pub(super) fn note_told_again(&mut self, psn: Psn) {
         let done = self.ring.done();
         let Some(open) = &mut self.incarnation.questions else { return };

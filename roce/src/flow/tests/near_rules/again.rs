@@ -59,3 +59,41 @@ fn a_refusal_of_what_was_asked_again_names_no_later_psn() {
     bench.response(&acknowledge(103, 0x61, 0));
     assert_eq!(bench.said(), [(103, 0x61)]);
 }
+
+/// A retry has both, and the target answers what follows the READ only after that was given up.
+/// That retry did not begin beyond it.
+#[test]
+fn an_answer_to_the_retry_that_asked_for_the_read_lets_no_ack_past_it() {
+    let mut bench = read_and_send();
+    bench.ack(101);
+    bench.said();
+    bench.message(102, 1);
+    bench.wait(Duration::from_millis(10));
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+    bench.ack(102);
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Replay);
+    assert_eq!(bench.said(), []);
+    bench.wait(Duration::from_secs(60));
+    bench.ack(102);
+    assert_eq!(bench.said(), [], "it is late");
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Replay);
+    bench.ack(102);
+    assert_eq!(bench.said().first(), Some(&(102, 0x1f)));
+}
+
+/// The ACK past the READ has the PSN that the target named, though more of the next message came.
+#[test]
+fn an_ack_past_a_read_names_no_later_psn_than_the_target() {
+    let mut bench = read_and_send();
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+    for at in 0..16 {
+        let opcode = if at == 0 { Opcode::SendFirst } else { Opcode::SendMiddle };
+        assert_eq!(bench.request(opcode, 102 + at, 256), FORWARD);
+    }
+    bench.ack(101);
+    bench.wait(Duration::from_secs(61));
+    assert_eq!(bench.said(), []);
+    assert_eq!(bench.request(Opcode::SendOnly, 101, 256), Verdict::Replay);
+    bench.ack(101);
+    assert_eq!(bench.said().first(), Some(&(101, 0x1f)));
+}
