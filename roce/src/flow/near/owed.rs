@@ -83,7 +83,7 @@ impl Owed {
         let latest = after.checked_sub(1).and_then(|at| self.list.get(at)).map(|known| known.start);
         self.list.retain(|known| {
             let has_psn = known.end.is_some_and(|end| !known.start.is_after(psn) && psn.is_before(end));
-            !has_psn && !(may_be_longer && Some(known.start) == latest)
+            !(has_psn || may_be_longer && Some(known.start) == latest)
         });
         (self.passed, self.since) = (0, None);
     }
