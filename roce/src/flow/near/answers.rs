@@ -314,10 +314,10 @@ impl Near {
             && self.unanswered().is_some_and(|unanswered| psn.is_after(unanswered))
     }
 
-    /// The requester is told beyond all that waits for an answer.
-    pub(super) fn forget_unanswered(&mut self) {
+    /// The requester is given a response, and with that told of all before `to`.
+    pub(super) fn forget_unanswered_before(&mut self, to: Psn) {
         if let Some(open) = &mut self.incarnation.questions {
-            open.unanswered = None;
+            open.unanswered.take_if(|unanswered| unanswered.is_before(to));
         }
     }
 

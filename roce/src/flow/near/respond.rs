@@ -249,7 +249,7 @@ impl Near {
         }
         self.tell(psn.next(), now);
         self.told.note_data();
-        self.forget_unanswered();
+        self.forget_unanswered_before(psn.next());
         self.due.remove(Say::Duplicate);
         // What is done locally behind it was held up by it.
         self.due.add_if(Say::Ack, self.ring.is_ahead());

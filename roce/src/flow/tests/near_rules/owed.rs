@@ -232,3 +232,20 @@ fn a_read_is_answered_though_its_end_was_misjudged() {
     bench.response(&acknowledge(104, 0x1f, 3));
     assert_eq!(bench.said(), [(104, 0x1f)]);
 }
+
+/// As above, where the flow answers another atomic, which lies before.
+#[test]
+fn an_answer_before_an_atomic_that_is_asked_for_again_is_none_to_that() {
+    let mut bench = Bench::new();
+    for psn in 100..103 {
+        assert_eq!(bench.request(Opcode::FetchAdd, psn, 0), FORWARD);
+        assert!(is_emitted(bench.response(&atomic_response(psn, 7, psn - 99))));
+    }
+    bench.wait(Duration::from_millis(10));
+    begin_anew(&mut bench, Opcode::FetchAdd, 102);
+    assert_eq!(bench.request(Opcode::FetchAdd, 101, 0), FORWARD, "the flow begins earlier");
+    assert!(is_emitted(bench.response(&atomic_response(101, 7, 3))));
+    begin_anew(&mut bench, Opcode::SendOnly, 103);
+    bench.response(&acknowledge(103, 0x1f, 4));
+    assert_eq!(bench.said(), [], "its requester may wait for the one at 102");
+}
