@@ -314,14 +314,13 @@ impl Near {
     /// Everything before `psn` is none of this flow's business; nothing from there on has been
     /// seen.
     fn restart_at(&mut self, psn: Psn) {
-        let again = self.keep_owed();
+        self.keep_owed();
         self.seen.restart_at(psn);
         self.ring = Ring::at(psn);
         self.told.restart_at(psn);
         self.target.rnr = None;
         self.gap.forget_dropped();
         self.incarnation.forget_questions();
-        self.incarnation.ask_for_again(again);
     }
 
     fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {
@@ -411,9 +410,6 @@ impl Near {
             self.note_impatience(psn, now);
             self.note_retry(psn, now);
             self.note_standstill(psn, now);
-        }
-        if !self.is_failed() && self.is_owed_in_vain(psn, now) {
-            self.fail(now);
         }
         if self.is_failed() {
             return Verdict::Drop(Why::Failed);

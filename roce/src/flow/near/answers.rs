@@ -82,9 +82,9 @@ impl Replays {
         self.list.iter().any(|replay| replay.next.is_before(psn))
     }
 
-    /// The lowest PSN that has no answer yet.
-    pub(super) fn lowest(&self) -> Option<Psn> {
-        self.list.iter().map(|replay| replay.next).reduce(|one, other| lower(Some(one), other).unwrap_or(one))
+    /// The next PSN to be answered of each.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = Psn> + '_ {
+        self.list.iter().map(|replay| replay.next)
     }
 
     /// Returns whether the target is asked for one that goes on with this PSN.
@@ -145,6 +145,11 @@ impl Replays {
         self.answer_from = psn;
     }
 
+    /// Where the answer begins that was passed on last.
+    pub(super) fn answer_from(&self) -> Psn {
+        self.answer_from
+    }
+
     pub(super) fn clear(&mut self) {
         self.list = ThinVec::new();
     }
@@ -181,6 +186,7 @@ impl Near {
         if asks {
             self.incarnation.questions.get_or_insert_default().asked =
                 Some(Asked { psn, at: now, named: None });
+            self.note_asked_again(psn);
         }
         asks
     }
@@ -297,27 +303,29 @@ impl Near {
     /// for two round trips more than its requester, and confirms that on any path.
     pub(super) fn note_told_again(&mut self, psn: Psn) {
         let done = self.ring.done();
+        let is_held = self.holds_back(done);
         let Some(open) = &mut self.incarnation.questions else { return };
-        let Some(unanswered) = open.unanswered else { return };
         let asked = open.asked.as_ref().filter(|asked| asked.named == Some(psn));
-        if asked.is_some_and(|asked| asked.psn.is_after(unanswered)) && !psn.next().is_before(done) {
-            open.unanswered = None;
-            self.due.add(Say::Ack);
-        }
+        let Some(asked) = asked.filter(|_| !psn.next().is_before(done)).map(|asked| asked.psn) else {
+            return;
+        };
+        open.unanswered.take_if(|unanswered| asked.is_after(*unanswered));
+        self.pass_owed(asked);
+        self.due.add_if(Say::Ack, is_held);
     }
 
     /// Returns whether the requester, which sends this again, is told nothing of it for want of an
     /// answer to a READ or atomic before. Then the target is asked whether both are where they
     /// were.
     pub(super) fn is_held_back(&self, psn: Psn) -> bool {
-        psn.is_before(self.ring.done())
-            && self.unanswered().is_some_and(|unanswered| psn.is_after(unanswered))
+        let waits = || self.unanswered().is_some_and(|unanswered| psn.is_after(unanswered));
+        psn.is_before(self.ring.done()) && (waits() || self.owes_before(psn))
     }
 
-    /// The requester is given a response, and with that told of all before `to`.
-    pub(super) fn forget_unanswered_before(&mut self, to: Psn) {
+    /// The requester is told beyond all that waits for an answer.
+    pub(super) fn forget_unanswered(&mut self) {
         if let Some(open) = &mut self.incarnation.questions {
-            open.unanswered.take_if(|unanswered| unanswered.is_before(to));
+            open.unanswered = None;
         }
     }
 
@@ -332,6 +340,7 @@ impl Near {
     fn ask_for(&mut self, psn: Psn, span: Option<u32>, now: Instant) -> Again {
         let again = self.replays.ask(psn, span, now);
         if again == Again::Run {
+            self.note_asked_again(psn);
             self.note_asked_for(psn);
         }
         again

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answers::Asked;
-use super::owed::{Left, Owed};
+use super::owed::Owed;
 use super::seen::Seen;
 use super::strangers::Strangers;
 use super::{Near, NearConfig, NearCounters, Proof, PsnPosition, State};
@@ -71,8 +71,6 @@ struct Earlier {
     own: Option<Psn>,
     /// READs and atomics that this flow or one before carried, and knows no more.
     owed: Option<Owed>,
-    /// Everything before this PSN the requester was told or given by flows before.
-    had: Option<Psn>,
 }
 
 impl Incarnation {
@@ -82,31 +80,9 @@ impl Incarnation {
 
     /// The incarnation of a flow that takes the place of another one.
     fn after(earlier: Earlier) -> Incarnation {
-        let Earlier { lost, before, own, owed, had } = &earlier;
-        let is_any = lost.is_some() || owed.is_some() || [before, own, had].into_iter().any(Option::is_some);
+        let Earlier { lost, before, own, owed } = &earlier;
+        let is_any = lost.is_some() || owed.is_some() || [before, own].into_iter().any(Option::is_some);
         Incarnation { questions: None, earlier: is_any.then(|| Box::new(earlier)) }
-    }
-
-    /// Nothing is known from before this flow, and nothing asked.
-    pub(super) fn is_plain(&self) -> bool {
-        self.questions.is_none() && self.earlier.is_none()
-    }
-
-    pub(super) fn had(&self) -> Option<Psn> {
-        self.earlier.as_ref()?.had
-    }
-
-    /// From this PSN on the requester has asked again for what it was answered before.
-    pub(super) fn ask_for_again(&mut self, psn: Option<Psn>) {
-        if psn.is_some() {
-            self.questions.get_or_insert_default().unanswered = psn;
-        }
-    }
-
-    /// The flow knows again of what stands there.
-    pub(super) fn forget_unanswered_between(&mut self, start: Psn, end: Psn) {
-        let Some(open) = &mut self.questions else { return };
-        open.unanswered.take_if(|psn| !psn.is_before(start) && psn.is_before(end));
     }
 
     pub(super) fn owed(&self) -> Option<&Owed> {
@@ -186,12 +162,9 @@ impl Near {
         let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(psn));
         let goes_on = self.goes_on_at();
         let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
-        let Left { owed, again } = self.left_for(psn);
-        let had = self.had().filter(|had| had.distance(psn).abs() <= NEARBY);
-        near.incarnation =
-            Incarnation::after(Earlier { lost: self.incarnation.lost(), before, own, owed, had });
+        let (lost, owed) = (self.incarnation.lost(), self.left_for(psn));
+        near.incarnation = Incarnation::after(Earlier { lost, before, own, owed });
         near.begin(psn, style);
-        near.incarnation.ask_for_again(again);
         near
     }
 

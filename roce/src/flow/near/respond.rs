@@ -217,10 +217,11 @@ impl Near {
                 return self.odd();
             }
             self.note_another_answered(psn);
+            let deliver = self.emit(packet, now);
             if last {
                 self.note_answered_again(psn);
             }
-            return self.emit(packet, now);
+            return deliver;
         }
         if !self.ring.awaits(psn) {
             self.note_strange_answer(psn);
@@ -228,7 +229,6 @@ impl Near {
         }
         let (is_first, before) = (self.is_unproven(), self.ring.len());
         self.ring.advance(psn);
-        let start = self.ring.start();
         if self.ring.is_reading() {
             // First: a READ's span may turn out longer than a wrong hint made it.
             self.learn_mtu(packet);
@@ -244,12 +244,9 @@ impl Near {
             }
         }
         self.replays.answer(psn, last, now);
-        if let Some(start) = start.filter(|_| last) {
-            self.note_answered(start, psn);
-        }
         self.tell(psn.next(), now);
         self.told.note_data();
-        self.forget_unanswered_before(psn.next());
+        self.forget_unanswered();
         self.due.remove(Say::Duplicate);
         // What is done locally behind it was held up by it.
         self.due.add_if(Say::Ack, self.ring.is_ahead());

@@ -85,15 +85,6 @@ impl Message {
     }
 }
 
-/// A READ or atomic without all of its answer.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-pub(super) struct Unanswered {
-    /// The PSN of the next response.
-    pub(super) start: Psn,
-    /// The PSN after the last. `None`: while the path MTU is unknown.
-    pub(super) end: Option<Psn>,
-}
-
 /// A message of which the opcode and fingerprint are remembered.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Answered {
@@ -152,13 +143,10 @@ impl Ring {
         self.messages.is_empty()
     }
 
-    /// READs and atomics that the target has not answered, the oldest first.
-    pub(super) fn unanswered(&self) -> impl Iterator<Item = Unanswered> + '_ {
+    /// The PSN of the next response to each READ and atomic that has not all of its answer.
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = Psn> + '_ {
         let asking = self.messages.iter().filter(|message| message.class != Class::Plain);
-        asking.map(|message| Unanswered {
-            start: message.start + message.answered,
-            end: (message.span != 0).then(|| message.end()),
-        })
+        asking.map(|message| message.start + message.answered)
     }
 
     pub(super) fn is_allocated(&self) -> bool {
@@ -415,11 +403,6 @@ impl Ring {
     pub(super) fn is_plain_to(&self, psn: Psn) -> bool {
         let mut before = self.messages.iter().take_while(|message| !psn.is_before(message.start));
         before.all(|message| message.class == Class::Plain)
-    }
-
-    /// Where the oldest message begins.
-    pub(super) fn start(&self) -> Option<Psn> {
-        self.messages.front().map(|head| head.start)
     }
 
     /// Returns true if the oldest message is a READ.

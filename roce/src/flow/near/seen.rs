@@ -50,11 +50,6 @@ impl Seen {
         self.horizon.floor()
     }
 
-    /// The first PSN that counts as seen; none, where nothing does.
-    pub(super) fn begin(&self) -> Psn {
-        self.to + (1 << 24) - self.count
-    }
-
     /// The PSN after the last that counts as seen.
     pub(super) fn to(&self) -> Psn {
         self.to
