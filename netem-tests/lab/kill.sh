@@ -2,6 +2,7 @@
 # work, and both gateways end empty.
 #
 #   LAB_SCHEMES  "sr"
+#   LAB_KILLED   "write send read"   under which programs
 #   LAB_BOUND    45       seconds from the kill until both programs must have ended: Soft-RoCE tries for ever, so silence ends it after 30
 LAB_RATE=${LAB_RATE:-20 Mbit/s} # little enough for two emulated processors to do everything in time
 . /mnt/two-sites.sh
@@ -61,9 +62,10 @@ for scheme in ${LAB_SCHEMES:-sr}; do
   gateways ${scheme//:/ } || exit 1
   for side in a b; do
     # More than they can move in the time they have.
-    watched killed-$side killed $side ib_write_bw -s 65536 -q 4 -n 20000 -b
-    watched killed-$side killed $side ib_send_bw -s 65536 -q 2 -n 20000
-    watched killed-$side killed $side ib_read_bw -s 65536 -q 2 -n 20000
+    for operation in ${LAB_KILLED:-write send read}; do
+      rest=(-q 2); [[ $operation != write ]] || rest=(-q 4 -b)
+      watched killed-$side killed $side ib_${operation}_bw -s 65536 "${rest[@]}" -n 20000
+    done
   done
   for side in a b; do empty $side || failures=$((failures + 1)); done
   stop_gateways || failures=$((failures + 1))
