@@ -230,7 +230,8 @@ mod tests {
         timeline.push(Span { posted: at(3900), completed: None });
         let around = done_around(&timeline, at(4000));
         assert_eq!(around.len(), 1 + 10 + 100 + 1, "{around:?}");
-        assert_eq!(p99(around.into_iter()), Some(at(1300)));
+        // All but one in a hundred took no longer.
+        assert_eq!(p99(around.into_iter()), Some(at(1200)));
         assert_eq!(p99((0..99).map(|number| (at(number), at(number + 1)))), None);
     }
 }
