@@ -201,7 +201,11 @@ fn every_packet_on_the_lans_has_a_right_icrc() {
 fn programs_end_with_an_error_when_a_gateway_is_killed() {
     if has_lab() {
         let out = out("lab-kill");
-        assert!(boot("kill.sh", 900, &[("LAB_KILLED", "send")], &out), "see above; logs in {}", out.display());
+        assert!(
+            boot("kill.sh", 900, &[("LAB_KILLED", "send")], &out),
+            "see above; logs in {}",
+            out.display()
+        );
     }
 }
 
