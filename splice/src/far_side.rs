@@ -374,6 +374,9 @@ impl FarSide {
             }
             if is_stale {
                 flow.last_activity = ctx.now;
+            }
+            // While the session is parked nobody can be asked.
+            if is_stale && !ctx.is_parked() {
                 // Only the requester's gateway knows how long a flow may be idle, or how long the
                 // rest of a message may take: what is forgotten here alone is lost to its
                 // requester, which a link that is cut keeps silent, too.
