@@ -496,6 +496,9 @@ impl Senders {
     /// like this one would have.
     fn effective_backlog(&self, class: usize) -> usize {
         let Some((own, siblings)) = self.slot(class).zip(self.siblings.get(class)) else { return 0 };
+        if siblings.len() == 1 {
+            return own.bulk.backlog();
+        }
         let all: usize = self.slots_of(siblings).map(|slot| slot.bulk.backlog()).sum();
         all.min(own.bulk.backlog() * siblings.len())
     }

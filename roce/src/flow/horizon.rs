@@ -46,11 +46,8 @@ impl MtuSet {
 
     /// The path MTU in bytes, once it is the only one left.
     pub(super) fn known(self) -> Option<u32> {
-        let mut left = self.iter();
-        match (left.next(), left.next()) {
-            (Some(mtu), None) => Some(mtu.bytes()),
-            _ => None,
-        }
+        let is_only = self.0.is_power_of_two();
+        SIZES.get(self.0.trailing_zeros() as usize).filter(|_| is_only).map(|mtu| mtu.bytes())
     }
 
     /// How many PSNs a READ of `length` bytes consumes, if all candidates agree.

@@ -123,35 +123,42 @@ macro_rules! opcodes {
 
             /// The opcode with this code on the wire; `None` for reserved codes and transports not
             /// understood (RD, XRC, ...).
+            #[inline]
             pub const fn from_u8(code: u8) -> Option<Opcode> {
                 match code { $($code => Some(Opcode::$name),)* _ => None }
             }
 
             /// That of a packet, by its BTH's first byte; `None` also for an empty one.
+            #[inline]
             pub fn of(packet: &[u8]) -> Option<Opcode> {
                 packet.first().copied().and_then(Opcode::from_u8)
             }
 
             /// The transport service.
+            #[inline]
             pub const fn transport(self) -> Transport {
                 match self { $(Opcode::$name => Transport::$transport),* }
             }
 
             /// Returns the operation that the packet is part of.
+            #[inline]
             pub const fn kind(self) -> Kind {
                 match self { $(Opcode::$name => Kind::$kind),* }
             }
 
             /// Where in its message the packet stands.
+            #[inline]
             pub const fn place(self) -> Place {
                 match self { $(Opcode::$name => Place::$place),* }
             }
 
             /// The extension headers.
+            #[inline]
             pub const fn layout(self) -> Layout {
                 match self { $(Opcode::$name => Layout::$layout),* }
             }
 
+            #[inline]
             pub(super) const fn body(self) -> Body {
                 match self { $(Opcode::$name => $body),* }
             }
@@ -244,42 +251,50 @@ opcodes! {
 
 impl Opcode {
     /// The code on the wire.
+    #[inline]
     pub const fn to_u8(self) -> u8 {
         self as u8
     }
 
     /// Returns true if a requester sends it. Neither request nor response: CNP.
+    #[inline]
     pub const fn is_request(self) -> bool {
         !self.is_response() && !matches!(self.transport(), Transport::Cnp)
     }
 
     /// Returns true if a responder sends it: READ responses, ACK and NAK, atomic ACK.
+    #[inline]
     pub const fn is_response(self) -> bool {
         matches!(self.kind(), Kind::ReadResponse | Kind::Acknowledge | Kind::AtomicAcknowledge)
     }
 
     /// First or Only.
+    #[inline]
     pub const fn starts_message(self) -> bool {
         matches!(self.place(), Place::First | Place::Only)
     }
 
     /// Last or Only.
+    #[inline]
     pub const fn ends_message(self) -> bool {
         matches!(self.place(), Place::Last | Place::Only)
     }
 
     /// Returns true if bytes may follow the extension headers.
+    #[inline]
     pub const fn has_payload(self) -> bool {
         !matches!(self.body(), Body::Absent)
     }
 
     /// Returns true if it carries immediate data.
+    #[inline]
     pub const fn has_immediate(self) -> bool {
         matches!(self.layout(), Layout::Imm | Layout::RethImm | Layout::DethImm)
     }
 
     /// Returns true if the responder needs a posted receive to execute it: a SEND's first packet, a
     /// WRITE's with immediate. These are what a responder may answer with RNR NAK.
+    #[inline]
     pub const fn needs_receive(self) -> bool {
         match self.kind() {
             Kind::Send => self.starts_message(),
@@ -290,6 +305,7 @@ impl Opcode {
 
     /// Returns true if it is answered by responses that carry data or a result (READ, atomics,
     /// FLUSH, ATOMIC WRITE), so that a plain ACK must never go past it.
+    #[inline]
     pub const fn needs_response(self) -> bool {
         matches!(self.kind(), Kind::Read | Kind::Atomic | Kind::Flush | Kind::AtomicWrite)
     }
