@@ -213,14 +213,14 @@ impl Receiver {
             ToReceiver::Data(header, _) => (header.flags, header.timestamp),
             ToReceiver::Parity(header, _) => (header.flags, header.timestamp),
         };
-        self.schedule.arrived(timestamp, self.clock.micros());
+        self.schedule.arrived(packet.len(), timestamp, self.clock.micros());
         self.blocks.arrived(self.clock.micros());
         match parsed {
             ToReceiver::Data(header, payload) => self.handle_data(&header, payload, deliver),
             ToReceiver::Parity(header, symbol) => self.handle_parity(&header, symbol, deliver),
         }
         if flags & FLAG_QUIET != 0 {
-            self.schedule.hurry(self.clock.micros());
+            self.schedule.end(self.clock.micros());
         }
         self.blocks.settle(self.window.cumulative);
         self.stats.blocks_given_up = self.blocks.given_up();

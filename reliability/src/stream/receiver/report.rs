@@ -8,16 +8,19 @@ use crate::bitmap::WORD;
 use crate::stream::report_interval;
 use crate::stream::wire::{self, NACK, REPORT_HEADER, Report};
 
-/// A report is due after this many packets, whatever the clock says ...
+/// After this many packets half of an interval does for a report ...
 const PACKETS: u64 = 128;
 /// ... or after the window's extent divided by this, if that is more: a report grows with the
 /// extent.
 const EXTENT_SHARE: u64 = 16;
+/// After so many bytes of so many packets it is due whatever the clock says: an eighth of what a
+/// sender has room for at least.
+const BYTES: u64 = 2 << 20;
 /// Packets of the extent for each microsecond between reports of losses: bitmaps are then 64 Mbit/s
 /// at most, whatever the extent.
 const EXTENT_MICROS: u64 = 64;
-/// Reports on request of the sender keep this distance from one another at most, and a quarter of
-/// the round-trip time if that is less ...
+/// Reports of copies keep this distance from one another at most, and a quarter of the round-trip
+/// time if that is less; so long nothing comes after what seems to be the sender's last packet ...
 const ON_REQUEST: u64 = 1_000;
 /// ... but no less than this.
 const ON_REQUEST_LEAST: u64 = 100;
@@ -39,6 +42,9 @@ pub(super) struct Schedule {
     interval: u64,
     on_request: u64,
     due: Option<u64>,
+    /// When a report is due unless another packet comes before: the last one was to be the last.
+    #[serde(skip)]
+    tail: Option<u64>,
     last_report: Option<u64>,
     /// When the last report on request was sent.
     last_requested: Option<u64>,
@@ -47,8 +53,10 @@ pub(super) struct Schedule {
     last_arrival: u64,
     /// Timestamp of the packet sent last, and when it arrived.
     echo: Option<(u32, u64)>,
-    /// Packets since the last report.
+    /// Packets since the last report, and their bytes.
     packets: u64,
+    #[serde(skip)]
+    bytes: u64,
     /// Reports since the last packet.
     unanswered: u32,
     /// The last report told that something is missing.
@@ -65,12 +73,14 @@ impl Schedule {
             interval: 0,
             on_request: 0,
             due: None,
+            tail: None,
             last_report: None,
             last_requested: None,
             requested: false,
             last_arrival: 0,
             echo: None,
             packets: 0,
+            bytes: 0,
             unanswered: 0,
             lacking: false,
             number: 0,
@@ -82,7 +92,7 @@ impl Schedule {
     }
 
     pub(super) fn due(&self) -> Option<u64> {
-        self.due
+        self.due.into_iter().chain(self.tail).min()
     }
 
     pub(super) fn last_arrival(&self) -> u64 {
@@ -94,10 +104,12 @@ impl Schedule {
         self.on_request = (rtt.as_micros() as u64 / 4).clamp(ON_REQUEST_LEAST, ON_REQUEST);
     }
 
-    /// A packet arrived.
-    pub(super) fn arrived(&mut self, timestamp: u32, now: u64) {
+    /// A packet of so many bytes arrived.
+    pub(super) fn arrived(&mut self, bytes: usize, timestamp: u32, now: u64) {
         self.last_arrival = now;
+        self.tail = None;
         self.packets += 1;
+        self.bytes += bytes as u64;
         self.unanswered = 0;
         let newer = |(last, at): (u32, u64)| {
             timestamp.wrapping_sub(last) % (2 * ECHO_HALF) < ECHO_HALF || at + ECHO_VALID < now
@@ -109,18 +121,31 @@ impl Schedule {
 
     /// Makes sure that a report follows the arrival of a packet.
     pub(super) fn pace(&mut self, now: u64, extent: u64) {
-        if self.packets >= PACKETS.max(extent / EXTENT_SHARE) {
+        let are_many = self.packets >= PACKETS.max(extent / EXTENT_SHARE);
+        if are_many && self.bytes >= BYTES {
             return self.at(now);
         }
-        self.at(self.last_report.map_or(now, |last| last + self.interval).max(now));
+        let interval = if are_many { self.interval / 2 } else { self.interval };
+        self.at(self.last_report.map_or(now, |last| last + interval).max(now));
     }
 
-    /// The sender wants a report: at once, but not for each packet of many. Other reports do not
-    /// count, or the one that a full-rate transfer has just had by number of packets would hold up
-    /// the one that ends it.
+    /// The sender has nothing more for now, and wants a report: at once, but not for each packet of
+    /// many after which more came nevertheless. Reports of another cause do not count, or the one
+    /// that a full-rate transfer has just had would hold up the one that ends it.
+    pub(super) fn end(&mut self, now: u64) {
+        self.request(now, self.on_request.max(self.interval / 2));
+        self.tail = Some(now + self.on_request);
+    }
+
+    /// A copy came, or a packet beyond the window: the sender does not know what is here.
     pub(super) fn hurry(&mut self, now: u64) {
+        self.request(now, self.on_request);
+    }
+
+    /// A report is wanted at once, or as long after the last one that was wanted.
+    fn request(&mut self, now: u64, apart: u64) {
         self.requested = true;
-        self.at(self.last_requested.map_or(now, |last| last + self.on_request).max(now));
+        self.at(self.last_requested.map_or(now, |last| last + apart).max(now));
     }
 
     /// Nothing is missing any more. If the last report told otherwise, the sender may be waiting
@@ -146,14 +171,14 @@ impl Schedule {
     fn reported(&mut self, now: u64, incomplete: bool) {
         self.number = self.number.wrapping_add(1);
         self.part = None;
-        self.packets = 0;
+        (self.packets, self.bytes) = (0, 0);
         self.last_report = Some(now);
         if std::mem::take(&mut self.requested) {
             self.last_requested = Some(now);
         }
         self.unanswered = self.unanswered.saturating_add(1);
         self.lacking = incomplete;
-        self.due = None;
+        (self.due, self.tail) = (None, None);
         if incomplete && self.unanswered <= UNANSWERED {
             let backoff = self.unanswered.saturating_sub(4).min(20);
             self.due = Some(now + (self.interval << backoff).min(LONGEST));
@@ -163,7 +188,7 @@ impl Schedule {
 
 impl Receiver {
     pub(super) fn write_report(&mut self, out: &mut [u8]) -> Option<usize> {
-        if self.schedule.due.is_none_or(|due| due > self.clock.micros()) {
+        if self.schedule.due().is_none_or(|due| due > self.clock.micros()) {
             return None;
         }
         let start = self.window.cumulative & !(WORD - 1);
