@@ -96,7 +96,8 @@ fn shift(crc: u32, len: usize) -> u32 {
     // A payload is a power of two mostly.
     while let Some(places) = SHIFTS.get(left.trailing_zeros() as usize) {
         let nibbles = (0..).step_by(4).map(|bits| (crc >> bits & 0xf) as usize);
-        crc = places.iter().zip(nibbles).fold(0, |sum, (values, value)| sum ^ values.get(value).unwrap_or(&0));
+        crc =
+            places.iter().zip(nibbles).fold(0, |sum, (values, value)| sum ^ values.get(value).unwrap_or(&0));
         left &= left - 1;
     }
     crc
