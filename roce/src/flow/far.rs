@@ -356,7 +356,8 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn start_over(&mut self, psn: Psn) {
-        self.came.begin_at(psn);
+        // Not where it has said that it expects an earlier request.
+        self.came.begin_at(psn, !self.excuse.awaits_earlier());
         self.relay.tell(psn);
         self.window = Window::at(psn);
         self.silence.end();
@@ -609,7 +610,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// says that it has more than was sent, it has that end: a flow begun anew got repeats of which
     /// the rest was lost.
     pub fn is_inside(&self) -> bool {
-        self.came.is_inside() && self.beyond().is_none()
+        self.came.is_inside(self.beyond())
     }
 
     /// Bytes asked for by the READ, or the replay of one, whose next response stands at this PSN.

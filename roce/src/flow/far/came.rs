@@ -1,5 +1,7 @@
 //! Responder side: the requests that have come.
 
+use std::num::NonZeroU32;
+
 use super::read::Progress;
 use crate::flow::horizon::{Horizon, MtuSet, NEARBY, Order};
 use crate::wire::{PathMtu, Psn};
@@ -18,16 +20,28 @@ pub(super) struct Came {
     first: Psn,
     /// The last request taken does not end its message.
     is_inside: bool,
+    /// The flow began earlier when a message had come up to `amid`, and has not reached that again.
+    /// The target may have the beginning of that.
+    may_be_amid: bool,
+    amid: Psn,
     /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and
-    /// its end.
-    odd_cut: Option<(Psn, Psn)>,
+    /// how many PSNs follow.
+    odd_cut: Option<(Psn, NonZeroU32)>,
 }
 
 impl Came {
     pub(super) fn new(mtu: Option<PathMtu>) -> Came {
         let psn = Psn::default();
         let horizon = Horizon::at(psn);
-        Came { mtu: MtuSet::new(mtu), horizon, first: psn, is_inside: false, odd_cut: None }
+        Came {
+            mtu: MtuSet::new(mtu),
+            horizon,
+            first: psn,
+            is_inside: false,
+            may_be_amid: false,
+            amid: psn,
+            odd_cut: None,
+        }
     }
 
     /// Returns the knowledge that goes on where another flow takes the place of this one.
@@ -35,8 +49,12 @@ impl Came {
         Came { mtu: self.mtu, odd_cut: self.odd_cut, ..Came::new(None) }
     }
 
-    /// The requests begin at this PSN.
-    pub(super) fn begin_at(&mut self, psn: Psn) {
+    /// The requests begin at this PSN. `is_amid`: the target may be amid the one that came last.
+    pub(super) fn begin_at(&mut self, psn: Psn, is_amid: bool) {
+        let floor = self.horizon.floor();
+        if is_amid && self.is_inside && !(self.may_be_amid && floor.is_before(self.amid)) {
+            (self.may_be_amid, self.amid) = (true, floor);
+        }
         (self.first, self.horizon) = (psn, Horizon::at(psn));
     }
 
@@ -56,15 +74,25 @@ impl Came {
         if let Some(payload) = full_payload {
             self.mtu.learn_full(payload);
         }
-        self.horizon.pass(psn, read, &mut self.mtu)
+        let before = self.horizon.pass(psn, read, &mut self.mtu);
+        self.may_be_amid &= self.horizon.floor().is_before(self.amid);
+        before
+    }
+
+    /// The target expects this PSN. If that lies before where it may be amid a message, it is not.
+    pub(super) fn note_expected(&mut self, psn: Psn) {
+        self.may_be_amid &= !psn.is_before(self.amid);
     }
 
     pub(super) fn first(&self) -> Psn {
         self.first
     }
 
-    pub(super) fn is_inside(&self) -> bool {
-        self.is_inside
+    /// The target has, or is to get, the beginning of a message whose end has not come. `beyond`:
+    /// it says that it has all before this PSN, which is more than was sent. Then it has that end.
+    pub(super) fn is_inside(&self, beyond: Option<Psn>) -> bool {
+        let is_amid = self.may_be_amid && beyond.is_none_or(|to| !to.is_after(self.amid));
+        is_amid || self.is_inside && beyond.is_none()
     }
 
     /// Returns whether this PSN lies little before all requests.
@@ -79,13 +107,17 @@ impl Came {
         }
     }
 
+    /// A READ was cut at the first PSN that would be cut elsewhere, and ends before the second.
     pub(super) fn note_odd_cut(&mut self, cut: Option<(Psn, Psn)>) {
-        self.odd_cut = cut.or(self.odd_cut);
+        let rest = |(at, end): (Psn, Psn)| Some((at, NonZeroU32::new(end.distance(at).try_into().ok()?)?));
+        self.odd_cut = cut.and_then(rest).or(self.odd_cut);
     }
 
     /// Where the READ that this is the rest of was cut unlike others; 0 if it was not.
     pub(super) fn odd_cut_of(&self, rest: &Progress) -> u32 {
-        let cut = self.odd_cut.filter(|&(cut, end)| end == rest.end() && rest.start.is_before(cut));
+        let is_of =
+            |&(cut, more): &(Psn, NonZeroU32)| cut + more.get() == rest.end() && rest.start.is_before(cut);
+        let cut = self.odd_cut.filter(is_of);
         let psns = cut.map_or(0, |(cut, _)| cut.distance(rest.start).unsigned_abs());
         psns * self.mtu.known().unwrap_or(0)
     }

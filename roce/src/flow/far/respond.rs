@@ -110,6 +110,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.go_back(now);
             return Verdict::Absorbed;
         }
+        self.came.note_expected(to);
         // Beyond what was sent: the target had all this before this gateway came to be.
         let to = if beyond > 0 { self.window.high() } else { to };
         let advance = self.acknowledged(to, now);
@@ -182,6 +183,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Drop(Why::Unexpected);
         }
         self.said.confirm();
+        self.came.note_expected(psn);
         let advance = self.acknowledged(psn, now);
         self.go_back(now);
         self.relay_progress(packet, advance, aeth, now)

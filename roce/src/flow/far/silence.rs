@@ -31,6 +31,10 @@ impl Excuse {
         self.set(Excuse::AWAITS_EARLIER, awaits);
     }
 
+    pub(super) fn awaits_earlier(self) -> bool {
+        self.0 & Excuse::AWAITS_EARLIER != 0
+    }
+
     /// Nothing comes from the requester's gateway for now.
     pub(super) fn set_cut_off(&mut self, is_cut_off: bool) {
         self.set(Excuse::CUT_OFF, is_cut_off);

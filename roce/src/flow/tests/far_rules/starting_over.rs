@@ -81,3 +81,54 @@ fn what_was_sent_goes_on_whatever_others_say_of_the_first_psn() {
     assert_eq!(bench.relayed(&ack).unwrap(), ack);
     assert!(bench.far.is_idle());
 }
+
+/// The requester goes back before a message of which the target may have the beginning. Should
+/// nothing more come, that target's program must hear of it.
+#[test]
+fn a_flow_that_starts_over_is_left_inside_the_message_that_its_target_may_have() {
+    let amid = || {
+        let mut bench = Bench::new();
+        bench.request(Opcode::SendFirst, 12, 256);
+        bench.request(Opcode::SendMiddle, 13, 256);
+        bench.sent();
+        bench.message(10, 1);
+        bench.sent();
+        assert!(bench.far.is_inside());
+        bench
+    };
+    // The target repeats its last ACK: it has what was sent, or more than that.
+    for (named, is_inside) in [(13, true), (14, false)] {
+        let mut bench = amid();
+        for _ in 0..2 {
+            bench.relayed(&acknowledge(named, 0x1f, 1));
+        }
+        assert!(bench.far.is_answered());
+        assert_eq!(bench.far.is_inside(), is_inside, "{named}");
+    }
+    // It has nothing of the message: it expects an earlier PSN.
+    let mut bench = amid();
+    bench.relayed(&acknowledge(10, 0x1f, 1));
+    assert!(!bench.far.is_inside());
+    bench.message(11, 1);
+    bench.message(12, 1);
+    assert!(!bench.far.is_inside());
+    // The requester sends it again, and its end.
+    let mut bench = amid();
+    bench.message(11, 1);
+    bench.request(Opcode::SendFirst, 12, 256);
+    bench.request(Opcode::SendMiddle, 13, 256);
+    assert!(bench.far.is_inside());
+    bench.request(Opcode::SendLast, 14, 256);
+    assert!(!bench.far.is_inside());
+}
+
+/// The target had said that it expects the earlier PSN.
+#[test]
+fn a_flow_that_starts_over_where_its_target_said_is_left_inside_nothing() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::SendFirst, 12, 256);
+    bench.sent();
+    assert!(bench.relayed(&acknowledge(10, 0x60, 0)).is_some());
+    bench.message(10, 1);
+    assert!(!bench.far.is_inside());
+}
