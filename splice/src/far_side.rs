@@ -278,6 +278,8 @@ impl FarSide {
         }
     }
 
+    /// Something has come for the flow, or it was time: [`FarSide::poll`] sees to it, and arms its
+    /// timer once for all that came until then.
     fn touch(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if let Some(reply) = flow.far.poll_response() {
@@ -292,8 +294,6 @@ impl FarSide {
             flow.queued = true;
             self.ready.push_back(slot);
         }
-        let at = flow.next_timeout(ctx.settings);
-        self.timers.arm(&mut flow.armed, at, slot);
     }
 
     /// The next packet for a target, written to `out` from the BTH on, where [`headroom`] says that

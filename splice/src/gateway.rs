@@ -310,7 +310,7 @@ impl Gateway {
                 }
                 Event::Unpaired(flow) => self.far.unpair(&flow, &mut ctx),
                 // The far half is closed by its near half.
-                Event::Closing(flow) => self.near.end(&flow, &ctx),
+                Event::Closing(flow) => self.near.end(&flow),
                 Event::Doubted(flow) => self.far.doubt(&flow, &mut ctx),
                 Event::Turn(flow) => self.far.take_turn(&flow, &mut ctx),
                 Event::Repeat(flow) => self.far.repeat(&flow, &mut ctx),

@@ -236,7 +236,7 @@ impl NearSide {
         flow.near.adopt(self.config.newest());
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         if flow.resend(packet, ctx) {
-            return self.touch(slot, ctx);
+            return self.touch(slot);
         }
         let class = flow.judge(addressing, packet, ctx);
         // One that failed asks for none, and refuses while there is no session, too.
@@ -278,7 +278,7 @@ impl NearSide {
             // wait for the rest.
             return self.give_up(slot, Reason::Protocol, ctx);
         }
-        self.touch(slot, ctx);
+        self.touch(slot);
     }
 
     /// There is no room for this packet.
@@ -294,7 +294,7 @@ impl NearSide {
             self.targets.withhold(flow.places.target, slot);
         }
         if is_told {
-            self.touch(slot, ctx);
+            self.touch(slot);
         }
     }
 
@@ -339,7 +339,9 @@ impl NearSide {
         true
     }
 
-    fn touch(&mut self, slot: NearKey, ctx: &Context<'_>) {
+    /// Something has come for the flow, or it was time: [`NearSide::poll`] sees to it, and arms its
+    /// timer once for all that came until then.
+    fn touch(&mut self, slot: NearKey) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let outstanding = if flow.near.is_failed() { 0 } else { flow.near.outstanding_bytes() };
         self.targets.count(flow.places.target, &mut flow.places.counted, outstanding);
@@ -347,8 +349,6 @@ impl NearSide {
             flow.places.queued = true;
             self.ready.push_back(slot);
         }
-        let at = flow.next_timeout(ctx.settings);
-        self.timers.arm(&mut flow.armed, at, slot);
         if flow.near.is_failed() && !std::mem::replace(&mut flow.places.is_listed, true) {
             self.list_failed(slot);
         }
@@ -426,7 +426,7 @@ impl NearSide {
                 (flow.last_activity, flow.last_progress) = (ctx.now, ctx.now);
                 self.give_up(slot, Reason::RequesterGone, ctx);
             } else {
-                self.touch(slot, ctx);
+                self.touch(slot);
             }
         }
         let flows = &self.flows;

@@ -20,7 +20,7 @@ impl NearSide {
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         let target = flow.places.target;
-        self.touch(slot, ctx);
+        self.touch(slot);
         self.release_target(target, ctx);
     }
 
@@ -32,7 +32,7 @@ impl NearSide {
         // Should there be no room even for this, it comes before CLOSE again.
         flow.tell(&Head::Abort { flow: flow.id, reason }, ctx);
         let target = flow.places.target;
-        self.touch(slot, ctx);
+        self.touch(slot);
         self.release_target(target, ctx);
     }
 
@@ -67,7 +67,7 @@ impl NearSide {
                 flow.early.clear(&mut self.pages);
                 self.by_id.remove(&flow.id);
             }
-            self.touch(slot, ctx);
+            self.touch(slot);
         }
     }
 
@@ -79,7 +79,7 @@ impl NearSide {
             if !flow.near.is_idle() && !flow.near.is_to_try_again() {
                 flow.excuse_wait(ctx.now);
             }
-            self.touch(slot, ctx);
+            self.touch(slot);
         }
     }
 
@@ -125,12 +125,12 @@ impl NearSide {
     }
 
     /// The flow's connection is being taken down. What is outstanding is still seen to its end.
-    pub(crate) fn end(&mut self, key: &FlowKey, ctx: &Context<'_>) {
+    pub(crate) fn end(&mut self, key: &FlowKey) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.ending = true;
         }
-        self.touch(slot, ctx);
+        self.touch(slot);
     }
 
     /// Forgets the flow here and at the peer.

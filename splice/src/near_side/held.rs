@@ -64,7 +64,7 @@ impl NearSide {
                     && !flow.places.awaits_target
                 {
                     flow.near.set_writable(true, ctx.now);
-                    self.touch(slot, ctx);
+                    self.touch(slot);
                 }
             }
         }

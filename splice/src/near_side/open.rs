@@ -90,7 +90,7 @@ impl NearSide {
             let psn = near.expected();
             let _ = ctx.pairings.open_near(key, ctx.now);
             let slot = self.open(key, &addressing, psn, near, ctx);
-            self.touch(slot, ctx);
+            self.touch(slot);
         }
     }
 

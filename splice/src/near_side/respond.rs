@@ -65,7 +65,7 @@ impl NearSide {
             if let Some(Ok(packet)) = whole.map(Packet::parse) {
                 Self::meet(flow, packet.bth.dest_qp, ctx);
             }
-            return self.touch(slot, ctx);
+            return self.touch(slot);
         }
         // Else it would pass for what was taken at once.
         ctx.stats.bad_records += u64::from(whole == Some(&[]));
@@ -105,7 +105,7 @@ impl NearSide {
             ctx.senders.note_completion(class, time);
         }
         let target = flow.places.target;
-        self.touch(slot, ctx);
+        self.touch(slot);
         self.release_target(target, ctx);
     }
 
@@ -179,7 +179,7 @@ impl NearSide {
             flow.pair(requester_qpn);
             ctx.stats.paired += 1;
         }
-        self.touch(slot, ctx);
+        self.touch(slot);
     }
 
     /// The peer learned a flow's requester in an earlier session and could not say so any more: now

@@ -164,7 +164,7 @@ impl NearSide {
             let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
             if ctx.senders.has_headroom(class) {
                 flow.near.set_writable(true, ctx.now);
-                self.touch(slot, ctx);
+                self.touch(slot);
             } else {
                 self.withheld.add(slot, &mut flow.places.withheld, class);
             }
