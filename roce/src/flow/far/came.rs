@@ -21,12 +21,40 @@ pub(super) struct Came {
     /// The last request taken does not end its message.
     is_inside: bool,
     /// The flow began earlier when a message had come up to `amid`, and has not reached that again.
-    /// The target may have the beginning of that.
+    /// The target may have the beginning of that. Version 1 of snapshots does not know of it.
+    #[serde(skip)]
     may_be_amid: bool,
+    #[serde(skip)]
     amid: Psn,
     /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and
     /// how many PSNs follow.
+    #[serde(with = "ends")]
     odd_cut: Option<(Psn, NonZeroU32)>,
+}
+
+/// In a snapshot, where a READ was cut stands with its end.
+mod ends {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{NonZeroU32, Psn, rest};
+
+    pub(super) fn serialize<S: Serializer>(
+        cut: &Option<(Psn, NonZeroU32)>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        cut.map(|(at, more)| (at, at + more.get())).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<(Psn, NonZeroU32)>, D::Error> {
+        Ok(Option::<(Psn, Psn)>::deserialize(deserializer)?.and_then(rest))
+    }
+}
+
+/// A cut and how many PSNs follow, of one that stands with its end.
+fn rest((at, end): (Psn, Psn)) -> Option<(Psn, NonZeroU32)> {
+    Some((at, NonZeroU32::new(end.distance(at).try_into().ok()?)?))
 }
 
 impl Came {
@@ -109,7 +137,6 @@ impl Came {
 
     /// A READ was cut at the first PSN that would be cut elsewhere, and ends before the second.
     pub(super) fn note_odd_cut(&mut self, cut: Option<(Psn, Psn)>) {
-        let rest = |(at, end): (Psn, Psn)| Some((at, NonZeroU32::new(end.distance(at).try_into().ok()?)?));
         self.odd_cut = cut.and_then(rest).or(self.odd_cut);
     }
 
