@@ -10,6 +10,8 @@
     reason = "test code, also where no function is a test"
 )]
 
+#[path = "sim/pause.rs"]
+mod pause;
 #[path = "sim/refusal.rs"]
 mod refusal;
 #[path = "sim/upgrade.rs"]

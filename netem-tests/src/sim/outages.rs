@@ -75,4 +75,27 @@ impl Scenario {
         scenario.patience += scenario.resume_for + Duration::from_secs(2 * count);
         scenario
     }
+
+    /// The scenario of a seed, with gateways that stand still, for longer than targets may be
+    /// silent in some. Half of the seeds have outages as well. Where nothing else goes wrong, every
+    /// operation must succeed.
+    #[must_use]
+    pub fn draw_with_pauses(seed: u64) -> Self {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x0009_a05e));
+        let mut scenario = if dice.chance(0.5) { Self::draw_with_outages(seed) } else { Self::draw(seed) };
+        scenario.dead_after = Duration::from_millis(dice.pick(&[300, 600, 1000]));
+        let latest = dice.pick(&[20.0, 200.0, 200.0, 2000.0]);
+        let count = dice.pick(&[1, 1, 2, 4]);
+        let begin = (scenario.wan[0].delay + scenario.wan[1].delay) * 3 + Duration::from_millis(200);
+        for _ in 0..count {
+            let time = scenario.settings.target_dead.mul_f64(dice.spread(0.1, 3.0));
+            let site = dice.range(0, 1);
+            scenario.faults.push((begin + dice.millis(latest), Fault::Pause { site, time }));
+        }
+        let outage = scenario.outage();
+        scenario.resume_for =
+            scenario.resume_for.max(outage + scenario.dead_after * (count + 2) + Duration::from_secs(5));
+        scenario.patience += outage * 2 + scenario.resume_for;
+        scenario
+    }
 }

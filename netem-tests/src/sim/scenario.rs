@@ -208,6 +208,13 @@ pub enum Fault {
         /// Time without any gateway.
         down: Duration,
     },
+    /// A gateway's process stands still, and then goes on. What comes meanwhile it never sees.
+    Pause {
+        /// Whose.
+        site: usize,
+        /// For how long. From [`Scenario::dead_after`] on the session is lost to both.
+        time: Duration,
+    },
     /// A host is cut from its LAN, for so long or for good.
     Silence {
         /// Its site.
@@ -288,6 +295,7 @@ impl Scenario {
     pub fn is_benign(&self) -> bool {
         let hidden = |fault: &Fault| match fault {
             Fault::Partition(time) => *time < self.dead_after || self.outage() <= self.resume_for,
+            Fault::Pause { .. } => self.outage() <= self.resume_for,
             Fault::Reconnect => !self.resume_for.is_zero(),
             Fault::Upgrade { down, .. } => *down < self.resume_for.min(LONGEST_UPGRADE),
             Fault::Silence { time, .. } => time.is_some(),
@@ -325,7 +333,7 @@ impl Scenario {
     #[must_use]
     pub fn outage(&self) -> Duration {
         let cuts = self.faults.iter().map(|(_, fault)| match fault {
-            Fault::Partition(time) => *time,
+            Fault::Partition(time) | Fault::Pause { time, .. } => *time,
             _ => Duration::ZERO,
         });
         cuts.sum()

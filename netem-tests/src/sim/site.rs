@@ -11,6 +11,7 @@ use roce::wire::Qpn;
 use snapshot::Refused;
 use splice::{Gateway, Settings};
 
+use super::control::Order;
 use super::scenario::Scenario;
 use crate::host::Host;
 use linksim::impair::Link;
@@ -18,13 +19,23 @@ use linksim::impair::Link;
 pub(super) struct Site {
     index: usize,
     settings: Settings,
-    /// `None`: crashed, not yet replaced.
+    /// `None`: crashed and not yet replaced, or paused.
     pub(super) gateway: Option<Gateway>,
+    pub(super) paused: Option<Paused>,
     pub(super) hosts: Vec<Station>,
     /// Gateways that stood here before.
     pub(super) restarts: u64,
     /// Policies refused for want of streams.
     pub(super) refused: u64,
+}
+
+/// A gateway whose process stands still.
+pub(super) struct Paused {
+    pub(super) gateway: Gateway,
+    pub(super) since: Instant,
+    pub(super) until: Instant,
+    /// They wait for it.
+    pub(super) orders: Vec<Order>,
 }
 
 /// The snapshot of a gateway.
@@ -77,6 +88,7 @@ impl Site {
         Self {
             index,
             gateway: Some(Gateway::new(settings.clone(), now)),
+            paused: None,
             settings,
             hosts,
             restarts: 0,
@@ -87,6 +99,24 @@ impl Site {
     pub(super) fn restart(&mut self, now: Instant) {
         self.restarts += 1;
         self.gateway = Some(Gateway::new(self.settings.clone(), now));
+    }
+
+    /// The gateway's process stands still until then. Not if there is none, or it does already.
+    pub(super) fn pause(&mut self, now: Instant, until: Instant) -> bool {
+        let taken = self.gateway.take();
+        let is_taken = taken.is_some();
+        if let Some(gateway) = taken {
+            self.paused = Some(Paused { gateway, since: now, until, orders: Vec::new() });
+        }
+        is_taken
+    }
+
+    /// Its process goes on, if that is due. Returns the orders that waited for it.
+    pub(super) fn go_on(&mut self, now: Instant) -> Option<Vec<Order>> {
+        let Paused { mut gateway, since, orders, .. } = self.paused.take_if(|paused| paused.until <= now)?;
+        gateway.excuse_pause(now.saturating_duration_since(since), now);
+        self.gateway = Some(gateway);
+        Some(orders)
     }
 
     /// Another process goes on where the gateway stood. One that cannot adopt the policy that there

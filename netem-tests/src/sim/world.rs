@@ -330,6 +330,7 @@ impl World {
                 self.reloads.front().map(|(at, ..)| *at),
                 self.bursts.front().map(|burst| self.start + burst.at),
                 self.restarts.iter().map(|restart| restart.at).min(),
+                self.sites.iter().filter_map(|site| Some(site.paused.as_ref()?.until)).min(),
             ])
             .flatten()
             .min()

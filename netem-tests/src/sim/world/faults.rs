@@ -36,6 +36,7 @@ impl World {
                     self.control.crashed(site);
                     self.control.lose(SessionEnd::Lost, self.now, [noticed; 2]);
                 }
+                Fault::Pause { site, time } => self.pause(site, time),
                 Fault::Upgrade { site, .. } if self.sites[site].gateway.is_none() => {}
                 Fault::Upgrade { site, down } => self.upgrade(site, down)?,
                 Fault::Reconnect => {
@@ -97,6 +98,16 @@ impl World {
         self.restarts.push(Restart { at: self.now + down, site, from });
         self.control.upgraded(site, self.now, self.scenario.wan[site].delay);
         Ok(())
+    }
+
+    /// A gateway stands still. Its peer hears nothing, and it finds that out itself once it goes on.
+    fn pause(&mut self, site: usize, time: Duration) {
+        let dead_after = self.scenario.dead_after;
+        if self.sites[site].pause(self.now, self.now + time) && time >= dead_after {
+            let mut delays = [dead_after; 2];
+            delays[site] = time;
+            self.control.lose(SessionEnd::Lost, self.now, delays);
+        }
     }
 
     /// Returns what a site's gateway would hand to another process now; `None` without a gateway.

@@ -39,6 +39,7 @@ impl World {
             self.line(|| "the long link is back".to_owned());
         }
         self.restart_gateways()?;
+        self.wake_gateways()?;
         while let Some((site, order)) = self.control.pop(self.now) {
             self.line(|| format!("gateway {site}: {order:?}"));
             self.play_order(site, &order)?;
@@ -57,6 +58,17 @@ impl World {
                 Some(taken) => self.take_over(site, &taken)?,
             }
             self.line(|| format!("gateway {site} is back"));
+        }
+        Ok(())
+    }
+
+    fn wake_gateways(&mut self) -> Result<(), Broken> {
+        for site in 0..2 {
+            let Some(orders) = self.sites[site].go_on(self.now) else { continue };
+            self.line(|| format!("gateway {site} goes on"));
+            for order in orders {
+                self.play_order(site, &order)?;
+            }
         }
         Ok(())
     }
@@ -82,6 +94,10 @@ impl World {
 
     fn play_order(&mut self, site: usize, order: &Order) -> Result<(), Broken> {
         let (rtt, lanes, max_packet) = (self.rtt(), self.scenario.settings.lanes, self.scenario.max_packet());
+        if let Some(paused) = &mut self.sites[site].paused {
+            paused.orders.push(order.clone());
+            return Ok(());
+        }
         let Some(gateway) = &self.sites[site].gateway else { return Ok(()) };
         match order {
             Order::Up { .. } | Order::Resumed { .. } => {
