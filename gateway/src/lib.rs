@@ -7,7 +7,7 @@ pub mod check;
 pub mod choose;
 pub mod cli;
 pub mod descriptors;
-mod drawing;
+pub mod drawing;
 pub mod events;
 pub mod init;
 pub mod interrupt;

@@ -1,14 +1,28 @@
 //! The plan as a drawing.
 
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use reliability::human;
 
 use super::plot::curves_at;
-use super::{Subject, curve_sizes, headline};
-use crate::drawing::PALETTE;
+use super::{Crossover, Subject, curve_sizes, headline};
+use crate::drawing::{LabelRow, PALETTE, logarithmic};
 
-const SIZE: (u32, u32) = (960, 560);
+const SIZE: (u32, u32) = (1200, 560);
+const HEAD: u32 = 64;
+/// Width of what explains lines and numbers.
+const LEGEND: u32 = 240;
+const MARGIN: u32 = 16;
+/// Sizes of the axes' labels.
+const LABELS: (u32, u32) = (44, 56);
 const PER_OCTAVE: u32 = 8;
+/// Sizes from which on another scheme is fastest, as many as the legend has room for.
+const CROSSOVERS: usize = 14;
+/// Heights of a label and of a line of the legend; labels of the horizontal axis are no wider than
+/// the last one.
+const HEIGHT: f64 = 13.0;
+const LINE: i32 = 22;
+const WIDTH: f64 = 52.0;
 
 /// Slowdown over message size, both logarithmic, a curve per scheme.
 ///
@@ -20,10 +34,23 @@ pub(super) fn draw(subject: &Subject) -> Result<String, String> {
     Ok(text)
 }
 
-/// Tells whether labels at two sizes would lie on each other: of those, the last one is drawn.
-fn is_beside(size: u64, next: u64) -> bool {
-    // The axis has some 33 points for each power of two, and a label is 12 high.
-    (next as f64) < size as f64 * 1.4
+/// The numbers above the plot, each with its place: those that would lie on each other stand
+/// together.
+fn numbers(crossovers: &[Crossover], place: impl Fn(u64) -> f64) -> Vec<(u64, String)> {
+    let mut numbers: Vec<(u64, String)> = Vec::new();
+    let mut end = f64::MIN;
+    for (number, crossover) in (1..).zip(crossovers) {
+        let at = place(crossover.size);
+        match numbers.last_mut() {
+            Some((_, text)) if at - end < 2.0 * HEIGHT => *text += &format!(", {number}"),
+            _ => numbers.push((crossover.size, number.to_string())),
+        }
+        // From the first one's place on, half of them lie to the right.
+        let first = numbers.last().map_or(at, |(size, _)| place(*size));
+        let width = numbers.last().map_or(0.0, |(_, text)| text.len() as f64 * 7.0);
+        end = first + width;
+    }
+    numbers
 }
 
 fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
@@ -31,49 +58,61 @@ fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::erro
     let curves = curves_at(subject, &sizes);
     let highest = curves.iter().flatten().copied().fold(1.5, f64::max) * 1.1;
     let (Some(smallest), Some(largest)) = (sizes.first(), sizes.last()) else { return Ok(()) };
+    let (across, up) = (*smallest as f64..*largest as f64, 1.0..highest);
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
+    let (head, area) = area.split_vertically(HEAD);
     let name = subject.name.as_ref().map_or_else(String::new, |name| format!("class {name}: "));
     let title =
         format!("{name}p{} completion over the time without loss or parity", subject.objective.percentile);
-    let (title_area, area) = area.split_vertically(64);
-    title_area.draw(&Text::new(title, (24, 12), ("sans-serif", 20)))?;
-    title_area.draw(&Text::new(headline(&subject.estimate), (24, 40), ("sans-serif", 14)))?;
-    let mut chart =
-        ChartBuilder::on(&area).margin(16).x_label_area_size(44).y_label_area_size(56).build_cartesian_2d(
-            (*smallest as f64..*largest as f64).log_scale().base(4.0),
-            (1.0..highest).log_scale(),
-        )?;
+    head.draw(&Text::new(title, (24, 12), ("sans-serif", 20)))?;
+    head.draw(&Text::new(headline(&subject.estimate), (24, 40), ("sans-serif", 14)))?;
+    let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
+    let mut chart = ChartBuilder::on(&area)
+        .margin(MARGIN)
+        .x_label_area_size(LABELS.0)
+        .y_label_area_size(LABELS.1)
+        .build_cartesian_2d(across.clone().log_scale().base(4.0), up.clone().log_scale())?;
+    let (width, height) = chart.plotting_area().dim_in_pixel();
+    let (row, column) = (LabelRow::default(), LabelRow::default());
     chart
         .configure_mesh()
         .x_desc("message size")
         .y_desc("times as long")
         .x_labels(14)
-        .x_label_formatter(&|size| human::size(*size as u64))
-        .y_label_formatter(&|slowdown| format!("{slowdown:.1}x"))
+        .x_label_formatter(&|size| match row.takes(logarithmic(*size, &across, width), WIDTH) {
+            true => human::size(*size as u64),
+            false => String::new(),
+        })
+        .y_label_formatter(&|times| match column.takes(logarithmic(*times, &up, height), HEIGHT) {
+            true => format!("{times:.1}x"),
+            false => String::new(),
+        })
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
+    let mut line = 0;
     for (index, (candidate, curve)) in subject.candidates.iter().zip(&curves).enumerate() {
-        let colour = PALETTE.get(index % PALETTE.len()).copied().unwrap_or(BLACK);
+        let style = PALETTE.get(index % PALETTE.len()).copied().unwrap_or(BLACK).stroke_width(2);
         let points = sizes.iter().zip(curve).map(|(size, slowdown)| (*size as f64, *slowdown));
-        chart
-            .draw_series(LineSeries::new(points, colour.stroke_width(2)))?
-            .label(candidate.to_string())
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
+        chart.draw_series(LineSeries::new(points, style))?;
+        let y = 24 + LINE * line;
+        legend.draw(&PathElement::new([(0, y), (24, y)], style))?;
+        legend.draw(&Text::new(candidate.to_string(), (32, y - 7), ("sans-serif", 14)))?;
+        line += 1;
     }
-    let crossovers = subject.plan(&sizes).crossovers;
-    for (crossover, next) in crossovers.iter().zip(crossovers.iter().skip(1).map(Some).chain([None])) {
+    let mut crossovers = subject.plan(&sizes).crossovers;
+    crossovers.truncate(CROSSOVERS);
+    for (number, crossover) in (1..).zip(&crossovers) {
         let at = crossover.size as f64;
-        let line = DashedLineSeries::new([(at, 1.0), (at, highest)], 3, 3, BLACK.mix(0.6).stroke_width(1));
-        chart.draw_series(line)?;
-        if next.is_some_and(|next| is_beside(crossover.size, next.size)) {
-            continue;
-        }
-        let label = format!("{} from {} on", crossover.to, human::size(crossover.size));
-        let style = ("sans-serif", 12).into_font().transform(FontTransform::Rotate90).color(&BLACK);
-        chart.draw_series([Text::new(label, (at, highest), style)])?;
+        chart.draw_series(DashedLineSeries::new([(at, 1.0), (at, highest)], 3, 3, BLACK.mix(0.6).into()))?;
+        let label = format!("{number}  {} from {} on", crossover.to, human::size(crossover.size));
+        legend.draw(&Text::new(label, (0, 24 + LINE * line), ("sans-serif", 14)))?;
+        line += 1;
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw()?;
+    let style = ("sans-serif", 12).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Bottom));
+    let place = |size: u64| logarithmic(size as f64, &across, width);
+    let texts = numbers(&crossovers, place).into_iter();
+    chart.draw_series(texts.map(|(size, text)| Text::new(text, (size as f64, highest), style.clone())))?;
     area.present()?;
     Ok(())
 }

@@ -5,11 +5,14 @@ use plotters::prelude::*;
 
 use super::SimulateError;
 use super::row::Row;
-use crate::drawing::PALETTE;
+use crate::drawing::{LabelRow, PALETTE, logarithmic};
 
 const SIZE: (u32, u32) = (1000, 600);
 /// Width of what explains the lines.
 const LEGEND: u32 = 180;
+/// Height of a label, and width of one of its letters.
+const HEIGHT: f64 = 13.0;
+const LETTER: f64 = 8.0;
 
 /// Completion time over message size, both logarithmic: for each scheme the mean as a line with
 /// dots and the highest percentile known as a thin one, and the time without loss in grey.
@@ -31,17 +34,27 @@ fn picture(rows: &[Row], title: &str, text: &mut String) -> Result<(), Box<dyn s
     head.draw(&Text::new("Completion time by message size", (24, 12), ("sans-serif", 20)))?;
     head.draw(&Text::new(title.to_owned(), (24, 40), ("sans-serif", 14)))?;
     let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
-    let mut chart =
-        ChartBuilder::on(&area).margin(16).x_label_area_size(44).y_label_area_size(56).build_cartesian_2d(
-            (smallest / 1.2..largest * 1.2).log_scale().base(2.0),
-            (lowest / 1.3..highest * 1.3).log_scale().base(2.0),
-        )?;
+    let (across, up) = (smallest / 1.2..largest * 1.2, lowest / 1.3..highest * 1.3);
+    let mut chart = ChartBuilder::on(&area)
+        .margin(16)
+        .x_label_area_size(44)
+        .y_label_area_size(72)
+        .build_cartesian_2d(across.clone().log_scale().base(2.0), up.clone().log_scale().base(2.0))?;
+    let (width, height) = chart.plotting_area().dim_in_pixel();
+    let (row, column) = (LabelRow::default(), LabelRow::default());
     chart
         .configure_mesh()
         .x_desc("message size")
         .y_desc("completion time [ms]")
-        .x_label_formatter(&|size| ByteSize::from_bytes(size.round() as u64).to_string())
-        .y_label_formatter(&|time| time.to_string())
+        .x_label_formatter(&|size| {
+            let text = ByteSize::from_bytes(size.round() as u64).to_string();
+            let is_free = row.takes(logarithmic(*size, &across, width), text.len() as f64 * LETTER);
+            if is_free { text } else { String::new() }
+        })
+        .y_label_formatter(&|time| match column.takes(logarithmic(*time, &up, height), HEIGHT) {
+            true => time.to_string(),
+            false => String::new(),
+        })
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
     let mut lines = Vec::new();
@@ -98,4 +111,55 @@ fn points<'a>(rows: impl Iterator<Item = &'a Row>, value: impl Fn(&Row) -> f64) 
     points.sort_by(|a, b| a.0.total_cmp(&b.0));
     points.dedup_by(|a, b| a.0 == b.0);
     points
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::once;
+
+    use super::*;
+
+    fn row(size: u64, scheme: &str, mean: f64) -> Row {
+        Row {
+            size,
+            scheme: scheme.to_owned(),
+            until: "acknowledged",
+            sites: None,
+            rate_bit_s: 1,
+            rtt: 0.01,
+            lost_packets: 0.0,
+            count: 1,
+            mean,
+            standard_error: 0.0,
+            p50: mean,
+            p99: Some(mean * 1.5),
+            p999: None,
+            delivered_mean: mean,
+            ideal: mean / 2.0,
+            slowdown: 2.0,
+            wire_bytes_per_byte: 1.0,
+            repaired: 0.0,
+            lost: 0.0,
+            packets: 1,
+            seed: 1,
+        }
+    }
+
+    /// Axes of one size and of eight decades, and times that are much alike or not at all.
+    #[test]
+    fn no_label_lies_on_another_one() {
+        for largest in [10, 11, 12, 13, 15, 18, 22, 26, 34] {
+            for growth in [1.0, 1.01, 1.2, 2.0] {
+                let sizes = (10..largest).chain(once(largest));
+                let rows = sizes.flat_map(|power| {
+                    let time = 1e-4 * f64::powi(growth, power);
+                    ["sr", "mds:32:8", "hybrid:32:8:4"].map(|scheme| row((1 << power) - 1, scheme, time))
+                });
+                let drawing = draw(&rows.collect::<Vec<_>>(), "1 Gbit/s").unwrap();
+                let found = testbed::drawing::collisions(&drawing);
+                assert_eq!(found, [""; 0], "largest 2^{largest}, times {growth} each");
+                assert!(testbed::drawing::labels(&drawing).len() >= 10);
+            }
+        }
+    }
 }

@@ -10,6 +10,7 @@
 
 pub mod cli;
 pub mod demo;
+pub mod drawing;
 mod files;
 mod gateway;
 pub mod hostio;

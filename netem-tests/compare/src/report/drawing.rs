@@ -5,6 +5,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::Row;
+use gateway::drawing::{LabelRow, logarithmic};
+
 use crate::cell::{Cell, Drops, rate_name};
 use crate::measure::Figures;
 use crate::peer::{Congestion, Peer};
@@ -14,7 +16,13 @@ type Failure = Box<dyn std::error::Error>;
 
 const PANEL: (u32, u32) = (460, 330);
 const COLUMNS: usize = 3;
-const LEGEND: u32 = 60;
+/// Above the panels: the title, then what explains the curves.
+const TITLE: u32 = 34;
+const LEGEND_LINE: u32 = 22;
+const LEGEND_COLUMN: u32 = 110;
+/// Height of a label, and width of one of its letters.
+const HEIGHT: f64 = 13.0;
+const LETTER: f64 = 8.0;
 
 /// Its name, its colour, and whose figures it shows.
 type Curve = (&'static str, RGBColor, fn(Peer) -> bool);
@@ -73,14 +81,19 @@ fn picture(rows: &[Row], quantity: &Quantity, text: &mut String) -> Result<(), F
         }
     }
     let (columns, lines) = (panels.len().clamp(1, COLUMNS), panels.len().div_ceil(COLUMNS).max(1));
-    let size = (PANEL.0 * u32::try_from(columns)?, PANEL.1 * u32::try_from(lines)? + LEGEND);
+    let width = PANEL.0 * u32::try_from(columns)?;
+    let in_line = (width / LEGEND_COLUMN).max(1);
+    let legend = u32::try_from(CURVES.len())?.div_ceil(in_line) * LEGEND_LINE;
+    let size = (width, PANEL.1 * u32::try_from(lines)? + TITLE + legend);
     let area = SVGBackend::with_string(text, size).into_drawing_area();
     area.fill(&WHITE)?;
-    let (head, body) = area.split_vertically(LEGEND);
+    let (head, body) = area.split_vertically(TITLE + legend);
     head.draw(&Text::new(quantity.title, (16, 8), ("sans-serif", 20)))?;
-    for (x, (name, colour, _)) in (16..).step_by(110).zip(CURVES) {
-        head.draw(&PathElement::new([(x, 46), (x + 22, 46)], colour.stroke_width(2)))?;
-        head.draw(&Text::new(name, (x + 28, 38), ("sans-serif", 14)))?;
+    for (place, (name, colour, _)) in (0..).zip(CURVES) {
+        let x = i32::try_from(16 + place % in_line * LEGEND_COLUMN)?;
+        let y = i32::try_from(TITLE + place / in_line * LEGEND_LINE)?;
+        head.draw(&PathElement::new([(x, y + 12), (x + 22, y + 12)], colour.stroke_width(2)))?;
+        head.draw(&Text::new(name, (x + 28, y + 4), ("sans-serif", 14)))?;
     }
     for (area, panel) in body.split_evenly((lines, columns)).iter().zip(panels) {
         let of_panel: Vec<_> = rows.iter().filter(|row| panel_of(&row.cell) == panel).collect();
@@ -123,13 +136,25 @@ fn draw_panel(
         .x_label_area_size(36)
         .y_label_area_size(48)
         .build_cartesian_2d(-0.3..last + 0.3, (lowest..highest).log_scale())?;
+    let (width, height) = chart.plotting_area().dim_in_pixel();
+    let (row, column) = (LabelRow::default(), LabelRow::default());
     let label = |x: &f64| {
         let whole = (x - x.round()).abs() < 0.01;
         let drop = drops.get(x.round().max(0.0) as usize).filter(|_| whole);
         drop.map_or_else(String::new, |drop| {
             let bursts = if drop.bursty { " b" } else { "" };
-            if drop.share == 0.0 { "0".to_owned() } else { format!("{}{bursts}", human::share(drop.share)) }
+            let text = match drop.share {
+                0.0 => "0".to_owned(),
+                share => format!("{}{bursts}", human::share(share)),
+            };
+            let at = (x + 0.3) / (last + 0.6) * f64::from(width);
+            if row.takes(at, text.len() as f64 * LETTER) { text } else { String::new() }
         })
+    };
+    let value = |value: &f64| match column.takes(logarithmic(*value, &(lowest..highest), height), HEIGHT) {
+        true if *value < 0.1 => format!("{value:.3}"),
+        true => format!("{value:.2}"),
+        false => String::new(),
     };
     chart
         .configure_mesh()
@@ -137,7 +162,7 @@ fn draw_panel(
         .x_labels(drops.len() + 1)
         .x_label_formatter(&label)
         .y_labels(6)
-        .y_label_formatter(&|value| format!("{value:.2}"))
+        .y_label_formatter(&value)
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
     for (colour, points) in curves {
@@ -145,4 +170,60 @@ fn draw_panel(
         chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Outcome;
+
+    fn row(cell: Cell, spread: f64) -> Row {
+        let peers = [Peer::Tcp(Congestion::Cubic), Peer::Quic(Congestion::Bbr), Peer::Srt, Peer::Kcptun];
+        let outcomes = (0..).zip(peers).map(|(place, peer)| {
+            let worse = f64::powi(spread, place);
+            let figures = Figures {
+                goodput: cell.ideal_goodput() / worse,
+                messages: 100,
+                unfinished: 0,
+                first: 1.0,
+                p50: 1.0,
+                p99: cell.ideal() * worse,
+                p999: 1.0,
+                wire: 1.0,
+                forward: 1.0,
+                cpu: 1.0,
+                cpu_carriers: 1.0,
+                memory: 1,
+                memory_carriers: 1,
+                congested: 0.0,
+                overrun: 0,
+            };
+            Outcome { cell, peer, figures: Ok(figures), stolen: None, times: 1 }
+        });
+        Row { cell, outcomes: outcomes.collect() }
+    }
+
+    /// One panel to seven, with one loss to eight, and values that are much alike or not at all.
+    #[test]
+    fn no_label_lies_on_another_one() {
+        for (panels, losses) in [(1, 1), (2, 2), (3, 5), (7, 8)] {
+            for spread in [1.0, 1.3, 4.0, 12.0] {
+                let cells = (0..panels).flat_map(|panel| {
+                    (0..losses).map(move |loss| Cell {
+                        rtt: 100,
+                        mtu: 1500,
+                        rate: 200_000_000,
+                        drops: Drops { share: f64::from(loss) * 1.37e-3, bursty: loss % 2 == 1 },
+                        size: 1 << (20 + panel),
+                        outstanding: 64,
+                    })
+                });
+                let rows: Vec<_> = cells.map(|cell| row(cell, spread)).collect();
+                for drawing in [p99(&rows).unwrap(), goodput(&rows).unwrap()] {
+                    let found = testbed::drawing::collisions(&drawing);
+                    assert_eq!(found, [""; 0], "{panels} panels, {losses} losses, spread {spread}");
+                }
+            }
+        }
+    }
 }
