@@ -5,6 +5,7 @@
 //! TLS 1.3, no early data, no resumption: every session presents its certificates anew.
 
 mod form;
+mod known;
 mod server;
 mod validity;
 
@@ -29,7 +30,7 @@ use webpki::EndEntityCert;
 use zeroize::Zeroizing;
 
 pub use form::Form;
-pub use server::{ServerIdentity, client_config};
+pub use server::{ServerIdentity, client_config, client_config_for};
 pub use validity::Date;
 #[cfg(feature = "quic")]
 pub(crate) use validity::earliest_end;

@@ -11,6 +11,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
+use super::known::KnownVerifier;
 use super::{IdentityError, SerialNumber, provider, read_authority, read_certificates, read_key, validity};
 
 /// The application protocol of HTTP over TLS (RFC 7301, 6).
@@ -83,19 +84,34 @@ impl ServerIdentity {
 
 /// Returns the TLS configuration of a client that trusts the authorities in this PEM file.
 ///
-/// Without a file it trusts those of the system: of the file that `system` names, or of the first
-/// that is there.
+/// A server with a certificate of that file is trusted as well, if the certificate is in order.
+/// Without a file, the client trusts the system's authorities: of the file that `system` names, or
+/// of the first that is there.
 ///
 /// # Errors
 /// See [`IdentityError`].
 pub fn client_config(authority: Option<&Path>, system: Option<&Path>) -> Result<ClientConfig, IdentityError> {
-    let roots = match authority {
-        Some(path) => read_authority(path)?.roots,
-        None => Arc::new(system_roots(system)?),
+    let (known, roots) = match authority {
+        Some(path) => (read_certificates(path)?, read_authority(path)?.roots),
+        None => (Vec::new(), Arc::new(system_roots(system)?)),
     };
+    client(KnownVerifier::of_authority(known, roots)?)
+}
+
+/// Returns the TLS configuration of a client of the server with the first certificate in this PEM
+/// file, by whatever name it is asked. The client trusts nobody else.
+///
+/// # Errors
+/// See [`IdentityError`].
+pub fn client_config_for(certificate: &Path) -> Result<ClientConfig, IdentityError> {
+    client(KnownVerifier::of_server(read_certificates(certificate)?))
+}
+
+fn client(verifier: KnownVerifier) -> Result<ClientConfig, IdentityError> {
     let mut tls = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.resumption = Resumption::disabled();
@@ -116,8 +132,9 @@ fn system_roots(file: Option<&Path>) -> Result<RootCertStore, IdentityError> {
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
+    use std::path::PathBuf;
 
-    use rcgen::{CertificateParams, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
     use rustls::{ClientConnection, ServerConnection};
 
     use super::*;
@@ -174,25 +191,71 @@ mod tests {
         assert!(shake(&server, of_system, "a").is_err());
     }
 
-    #[test]
-    fn a_certificate_that_signs_itself_is_its_own_authority() {
-        let dir = tempfile::tempdir().unwrap();
+    /// Makes a certificate that signs itself, and its key.
+    fn own(dir: &Path, is_ca: IsCa) -> (ServerIdentity, PathBuf) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(["gw.example".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-        let path = dir.path().join("own.crt");
+        let mut params = CertificateParams::new(["gw.example".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+        params.is_ca = is_ca;
+        let path = dir.join("own.crt");
         std::fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
-        let key_path = dir.path().join("own.key");
+        let key_path = dir.join("own.key");
         std::fs::write(&key_path, key.serialize_pem()).unwrap();
         std::fs::set_permissions(&key_path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let server = ServerIdentity::load(&path, &key_path).unwrap();
-        for name in ["gw.example", "127.0.0.1"] {
-            assert!(server.is_for(name));
-            shake(&server.server_config().unwrap(), client_config(Some(&path), None).unwrap(), name).unwrap();
+        (ServerIdentity::load(&path, &key_path).unwrap(), path)
+    }
+
+    /// As a server's, and as an authority's, which `openssl req -x509` makes by itself.
+    #[test]
+    fn a_certificate_that_signs_itself_is_its_own_authority() {
+        for is_ca in [IsCa::NoCa, IsCa::ExplicitNoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
+            let dir = tempfile::tempdir().unwrap();
+            let (server, path) = own(dir.path(), is_ca.clone());
+            let tls = server.server_config().unwrap();
+            let client = |path: &Path| client_config(Some(path), None).unwrap();
+            for name in ["gw.example", "127.0.0.1"] {
+                assert!(server.is_for(name));
+                shake(&tls, client(&path), name).unwrap_or_else(|error| panic!("{is_ca:?}: {error}"));
+            }
+            let other = tempfile::tempdir().unwrap();
+            let (_, other) = own(other.path(), is_ca);
+            for (path, name) in [(&path, "other.example"), (&other, "gw.example")] {
+                let refused = shake(&tls, client(path), name).unwrap_err();
+                assert!(matches!(refused, rustls::Error::InvalidCertificate(_)), "{refused}");
+            }
+            for name in ["other.example", "127.0.0.2", "not a name"] {
+                assert!(!server.is_for(name));
+            }
+            assert!(server.valid_until().is_some() && server.serial().is_some());
         }
-        assert!(
-            !server.is_for("other.example") && !server.is_for("127.0.0.2") && !server.is_for("not a name")
-        );
-        assert!(server.valid_until().is_some() && server.serial().is_some());
+    }
+
+    #[test]
+    fn an_authority_that_has_expired_is_not_trusted_for_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["gw.example".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        let (path, key_path) = (dir.path().join("own.crt"), dir.path().join("own.key"));
+        std::fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
+        std::fs::write(&key_path, key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&key_path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let server = ServerIdentity::load(&path, &key_path).unwrap().server_config().unwrap();
+        assert!(shake(&server, client_config(Some(&path), None).unwrap(), "gw.example").is_err());
+    }
+
+    #[test]
+    fn a_server_that_is_known_is_trusted_by_any_name_and_nobody_else_is() {
+        let (server, path) = (load("a").server_config().unwrap(), certificates().join("a.crt"));
+        for name in ["a", "gw.example", "127.0.0.1"] {
+            shake(&server, client_config_for(&path).unwrap(), name).unwrap();
+        }
+        let other = load("b").server_config().unwrap();
+        assert!(shake(&other, client_config_for(&path).unwrap(), "b").is_err());
+        // One that the server signed is another one.
+        let authority = client_config_for(&certificates().join("ca.crt")).unwrap();
+        assert!(shake(&server, authority, "a").is_err());
     }
 
     #[test]
