@@ -10,9 +10,11 @@
 //! With a certificate, TCP speaks TLS, and the socket does not.
 //!
 //! Bounds for each of the two: 32 connections at a time; 5 s per connection, from accepting to the
-//! last byte, a TLS handshake included. One more than that takes the place of the one that has
-//! kept the gateway waiting for its request the longest, if that is 100 ms at least. Until one has,
-//! or while all are being answered, further ones wait in the kernel's queue.
+//! last byte, a TLS handshake included. One more than that takes the place of one that has kept the
+//! gateway waiting for its request for 100 ms at least, or for 1 s if it has begun a handshake.
+//! Those that have said nothing go first, and of these the oldest.
+//! Until there is such a one, or while all are being answered, further ones wait in the kernel's
+//! queue.
 
 mod address;
 mod admission;
@@ -31,14 +33,13 @@ mod status;
 mod takeover;
 mod tls;
 mod units;
+mod waiting;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::net::UnixListener as StdUnixListener;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
@@ -65,6 +66,7 @@ use crate::upgrade;
 
 use admission::{Arrival, Client, Refused};
 use spread::Window;
+use waiting::{Progress, Waiting};
 
 pub use address::{Address, Endpoint, parse_address};
 pub use admission::{Doors, Listener, Token};
@@ -89,9 +91,6 @@ const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
 /// Waited after a failed accept, which is usually for want of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// How long a connection may take to ask before it has to give way. Who asks at once is heard,
-/// however many others come.
-const GRACE: Duration = Duration::from_millis(100);
 
 /// The tasks that answer.
 pub type Serving = Vec<JoinHandle<Infallible>>;
@@ -302,12 +301,12 @@ impl Admin {
                 accepted = accept => match accepted {
                     Ok((arrival, from)) => {
                         if permits.available_permits() == 0 {
-                            waiting.give_way();
+                            waiting.give_way(tokio::time::Instant::now());
                         }
                         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { continue };
                         let admin = Arc::clone(&self);
-                        let asked = Arc::new(AtomicBool::new(false));
-                        let connection = admin.connection(arrival, from, Arc::clone(&asked));
+                        let progress = Progress::default();
+                        let connection = admin.connection(arrival, from, progress.clone());
                         let task = tokio::spawn(async move {
                             match timeout(time, connection).await {
                                 Ok(Ok(())) => {}
@@ -316,7 +315,7 @@ impl Admin {
                             }
                             drop(permit);
                         });
-                        waiting.add(asked, task.abort_handle(), tokio::time::Instant::now());
+                        waiting.add(progress, task.abort_handle(), tokio::time::Instant::now());
                     }
                     Err(error) => {
                         warn!(%error, "admin listener cannot accept");
@@ -331,11 +330,11 @@ impl Admin {
         self: Arc<Self>,
         arrival: Arrival,
         client: Client,
-        asked: Arc<AtomicBool>,
+        progress: Progress,
     ) -> Result<(), Box<dyn Error + Send + Sync>> {
-        let Some(stream) = arrival.open().await? else { return Ok(()) };
+        let Some(stream) = arrival.open(&progress).await? else { return Ok(()) };
         let service = service_fn(|request| {
-            asked.store(true, Relaxed);
+            progress.asks();
             let admin = Arc::clone(&self);
             async move { Ok::<_, Infallible>(admin.answer(request, client).await) }
         });
@@ -458,35 +457,6 @@ impl<'a> Query<'a> {
             }
         }
         Some(parsed)
-    }
-}
-
-/// Connections that have asked nothing yet, the oldest first.
-#[derive(Default)]
-struct Waiting(VecDeque<(Arc<AtomicBool>, AbortHandle, tokio::time::Instant)>);
-
-impl Waiting {
-    fn add(&mut self, asked: Arc<AtomicBool>, task: AbortHandle, now: tokio::time::Instant) {
-        self.0.push_back((asked, task, now));
-    }
-
-    fn drop_others(&mut self) {
-        self.0.retain(|(asked, task, _)| !asked.load(Relaxed) && !task.is_finished());
-    }
-
-    /// Returns how long the oldest may still take to ask; `None` if there is none.
-    fn patience(&mut self, now: tokio::time::Instant) -> Option<Duration> {
-        self.drop_others();
-        let (.., since) = self.0.front()?;
-        Some(GRACE.saturating_sub(now.saturating_duration_since(*since)))
-    }
-
-    /// Ends the oldest, whose place is free a moment later.
-    fn give_way(&mut self) {
-        self.drop_others();
-        if let Some((_, task, _)) = self.0.pop_front() {
-            task.abort();
-        }
     }
 }
 

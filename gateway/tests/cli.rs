@@ -161,7 +161,7 @@ policy.toml: ok, policy with bulk, urgent, default
         "{outlook}"
     );
     let (code, _, err) = parts(&longhaul(folder.path(), &[&["check", "policy.toml"], &link[2..]].concat()));
-    let wanting = "longhaul: --rate is wanting of the link, or --admin a gateway that knows it\n";
+    let wanting = "longhaul: give --rate of the link, or --admin with a gateway that knows it\n";
     assert_eq!((code, err.as_str()), (Some(2), wanting));
 }
 

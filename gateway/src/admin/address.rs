@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
-use session::identity::client_config;
+use session::identity::{client_config, client_config_for};
 use tokio_rustls::rustls::ClientConfig;
 
 use super::admission::Token;
@@ -71,6 +71,23 @@ impl Endpoint {
             }
         };
         Ok(Self { way, token, peer: None })
+    }
+
+    /// Asks the gateway with this certificate, whatever names that has, and no other.
+    ///
+    /// # Errors
+    /// A line that names the file.
+    pub fn with_certificate(address: SocketAddr, certificate: &Path) -> Result<Self, String> {
+        let tls = client_config_for(certificate).map_err(|error| chain(&error))?;
+        let (server, host) = (ServerName::from(address.ip()), address.ip().to_string());
+        let way = Way::Tls { server, host, address, tls: Arc::new(tls) };
+        Ok(Self { way, token: None, peer: None })
+    }
+
+    /// The same with a token, if there is one.
+    #[must_use]
+    pub fn with_token(self, token: Option<Token>) -> Self {
+        Self { token, ..self }
     }
 
     /// The same, asked about one of a gateway's peers.

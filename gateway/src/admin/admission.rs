@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio_rustls::server::TlsStream;
 
 use super::tls;
+use super::waiting::Progress;
 use crate::renewal::Tls;
 
 /// Set by systemd for a unit with `RuntimeDirectory=`.
@@ -186,11 +187,11 @@ pub(super) enum Arrival {
 
 impl Arrival {
     /// Shakes hands if need be. `None`: the client has gone, or has been told to come otherwise.
-    pub(super) async fn open(self) -> io::Result<Option<Box<dyn Stream>>> {
+    pub(super) async fn open(self, progress: &Progress) -> io::Result<Option<Box<dyn Stream>>> {
         match self {
             Self::Open(stream) => Ok(Some(stream)),
             Self::Shaking(stream, tls) => {
-                let shaken = tls::accept(&tls, stream).await?;
+                let shaken = tls::accept(&tls, stream, progress).await?;
                 Ok(shaken.map(|stream| Box::new(stream) as Box<dyn Stream>))
             }
         }

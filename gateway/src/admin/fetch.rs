@@ -160,7 +160,7 @@ fn not_over_tls(endpoint: &Endpoint, source: io::Error) -> FetchError {
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
         )) => "ask by a name or address that the certificate has",
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(_))) => {
-            "a certificate that is its own authority has to be one for servers (basicConstraints CA:FALSE)"
+            "a certificate has to be one for servers (basicConstraints CA:FALSE), or stand in --admin-authority itself"
         }
         _ => "see the gateway's log at LONGHAUL_LOG=debug",
     };

@@ -4,9 +4,11 @@ use std::io;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::waiting::Progress;
 use crate::renewal::Tls;
 
 /// The first byte of a TLS connection: a handshake record (RFC 8446, 5.1).
@@ -20,7 +22,11 @@ const PLAIN: &[u8] = b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; cha
 ///
 /// # Errors
 /// The connection broke, or the client takes no TLS 1.3 or not this certificate.
-pub(super) async fn accept(tls: &Tls, mut stream: TcpStream) -> io::Result<Option<TlsStream<TcpStream>>> {
+pub(super) async fn accept(
+    tls: &Tls,
+    mut stream: TcpStream,
+    progress: &Progress,
+) -> io::Result<Option<TlsStream<TcpStream>>> {
     let mut first = [0];
     if stream.peek(&mut first).await? == 0 {
         return Ok(None);
@@ -31,8 +37,10 @@ pub(super) async fn accept(tls: &Tls, mut stream: TcpStream) -> io::Result<Optio
         linger(stream).await;
         return Ok(None);
     }
-    let acceptor = TlsAcceptor::from(tls.current().config());
-    acceptor.accept(stream).await.map(Some)
+    // Half a ClientHello is no sign of a client.
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    progress.shakes();
+    hello.into_stream(tls.current().config()).await.map(Some)
 }
 
 /// Reads what a client has sent, as far as it is there: a close with unread bytes is a reset, which

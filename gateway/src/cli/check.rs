@@ -9,7 +9,7 @@ use config::{ByteSize, Content, Gateway, Policy, Report};
 use super::failure::{Outcome, failed, output_failed, unusable};
 use super::status::known;
 use super::{runtime, style};
-use crate::admin::{self, Address, Endpoint, Status, Token};
+use crate::admin::{self, Endpoint, Status, Token};
 use crate::check::CheckedFile;
 use crate::check::live::Running;
 use crate::plan::link::{Known, LinkArgs};
@@ -92,13 +92,12 @@ fn running(gateway: &Gateway) -> Running {
     let ask = |peer: Option<&str>| {
         let config = gateway.admin.as_ref()?;
         let token = config.token.as_deref().map(Token::read).transpose().ok()?;
-        // A certificate need not be for the address; the socket needs none.
-        let address = match (&config.tls, &config.socket) {
-            (None, _) => Address::Tcp(config.listen),
-            (Some(_), Some(socket)) => Address::Unix(socket.clone()),
-            (Some(_), None) => Address::usual(),
+        // A certificate need not be for the address. But it is known.
+        let admin = match &config.tls {
+            None => Endpoint::from(config.listen),
+            Some(tls) => Endpoint::with_certificate(config.listen, &tls.certificate).ok()?,
         };
-        let admin = Endpoint::new(address, token, None).ok()?.about(peer);
+        let admin = admin.with_token(token).about(peer);
         let text = runtime().ok()?.block_on(admin::fetch(&admin, "/status")).ok()?;
         let status: Status = serde_json::from_str(&text).ok()?;
         let is_its = status.site == gateway.site.name && status.peer == gateway.peer.name;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::args::PeerArgs;
-use super::failure::{BLOCKED, Failure, NO_SESSION, Outcome, failed, output_failed};
+use super::failure::{BLOCKED, Failure, NO_SESSION, Outcome, failed, output_failed, unusable};
 use super::runtime;
 use crate::admin::{self, Endpoint};
 use crate::logs::printable_block;
@@ -68,7 +68,8 @@ fn parse_status(admin: &Endpoint, text: &str) -> Result<admin::Status, Failure> 
 
 /// Asks a running gateway what it knows of the link, if one is to be asked.
 pub(super) fn known(link: &LinkArgs) -> Result<Known, Failure> {
-    let Some(admin) = link.admin().map_err(failed)? else { return Ok(Known::default()) };
+    let wrong = |error| unusable(format!("longhaul: {error}"));
+    let Some(admin) = link.admin().map_err(wrong)? else { return Ok(Known::default()) };
     let text = runtime()?.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
     Ok(Known::of(&parse_status(&admin, &text)?))
 }

@@ -1,6 +1,7 @@
 //! The link that is planned for: as arguments describe it, as a gateway file does, or as a running
 //! gateway knows it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -10,8 +11,7 @@ use reliability::selector::Estimate;
 use reliability::stream;
 
 use super::within;
-use crate::admin::Status;
-use crate::admin::{Address, Endpoint};
+use crate::admin::{Address, Endpoint, Status, Token};
 use crate::choose::{STALE, is_tight};
 
 /// Bytes that a WAN packet takes on the wire beyond its share of a message: Ethernet, IPv4, UDP,
@@ -46,6 +46,12 @@ pub struct LinkArgs {
     /// Address (admin.listen or admin.socket) of a running gateway that fills in what is not given
     #[arg(long, value_name = "ADDRESS", value_parser = crate::admin::Address::parse)]
     admin: Option<Address>,
+    /// A file with the token, where that gateway's admin.token asks for one
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_token: Option<PathBuf>,
+    /// The authority of the certificate at https:// [default: those that the system trusts]
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    admin_authority: Option<PathBuf>,
 }
 
 /// `--drop`
@@ -77,14 +83,16 @@ impl LinkArgs {
     /// The running gateway to ask.
     ///
     /// # Errors
-    /// A line that says why it cannot be asked over TLS.
+    /// A line that says which file cannot be used.
     pub fn admin(&self) -> Result<Option<Endpoint>, String> {
-        self.admin.clone().map(|address| Endpoint::new(address, None, None)).transpose()
+        let Some(address) = self.admin.clone() else { return Ok(None) };
+        let token = self.admin_token.as_deref().map(Token::read).transpose()?;
+        Endpoint::new(address, token, self.admin_authority.as_deref()).map(Some)
     }
 
     /// Returns true if anything is said.
     pub fn is_given(&self) -> bool {
-        let Self { rate, rtt, drop, burst, packet, admin } = self;
+        let Self { rate, rtt, drop, burst, packet, admin, admin_token: _, admin_authority: _ } = self;
         rate.is_some()
             || rtt.is_some()
             || drop.is_some()
@@ -93,22 +101,30 @@ impl LinkArgs {
             || admin.is_some()
     }
 
+    fn lacks(&self, missing: &str) -> NoLink {
+        NoLink(match &self.admin {
+            Some(admin) => {
+                format!("give {missing} of the link: the gateway at {admin} does not know enough of it now")
+            }
+            None => format!("give {missing} of the link, or --admin with a gateway that knows it"),
+        })
+    }
+
     /// The link, arguments before what is `known`.
     ///
     /// # Errors
     /// Rate, round-trip time or loss rate are neither said nor known, or a packet cannot have that
     /// size.
     pub fn estimate(&self, known: &Known) -> Result<Estimate, NoLink> {
-        let wanting = |what: &str| {
-            let source = match &self.admin {
-                Some(admin) => format!(": the gateway at {admin} does not know it well enough now"),
-                None => " of the link, or --admin a gateway that knows it".to_owned(),
-            };
-            NoLink(format!("--{what} is wanting{source}"))
+        let rate = self.rate.map(Rate::bits_per_second).or(known.rate);
+        let rtt = self.rtt.map(config::Duration::get).or(known.rtt);
+        let drop = self.drop.or(known.drop);
+        let (Some(rate), Some(rtt), Some(drop)) = (rate, rtt, drop) else {
+            let all = [("--rate", rate.is_none()), ("--rtt", rtt.is_none()), ("--drop", drop.is_none())];
+            let missing: Vec<_> =
+                all.iter().filter(|(_, is_missing)| *is_missing).map(|(name, _)| *name).collect();
+            return Err(self.lacks(&missing.join(", ")));
         };
-        let rate = self.rate.map(Rate::bits_per_second).or(known.rate).ok_or_else(|| wanting("rate"))?;
-        let rtt = self.rtt.map(config::Duration::get).or(known.rtt).ok_or_else(|| wanting("rtt"))?;
-        let drop = self.drop.or(known.drop).ok_or_else(|| wanting("drop"))?;
         let packet = self.packet.map(ByteSize::as_usize).or(known.payload).unwrap_or(payload(1500));
         if !(1..=usize::from(u16::MAX)).contains(&packet) {
             return Err(NoLink(format!("--packet: {packet} B is no packet, 1 to 65535 bytes are")));

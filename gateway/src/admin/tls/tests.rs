@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::time::timeout;
 
 use super::*;
@@ -23,9 +24,15 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 
 /// Makes a certificate for this machine, which is its own authority, and its key.
 fn make(dir: &Path) -> config::AdminTls {
+    make_with(dir, IsCa::NoCa)
+}
+
+fn make_with(dir: &Path, is_ca: IsCa) -> config::AdminTls {
     let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.is_ca = is_ca;
+    let certificate = params.self_signed(&key).unwrap();
     let files = config::AdminTls { certificate: dir.join("admin.crt"), key: dir.join("admin.key") };
     fs::write(&files.certificate, certificate.pem()).unwrap();
     fs::write(&files.key, key.serialize_pem()).unwrap();
@@ -80,6 +87,26 @@ async fn a_scrape_over_tls_checks_the_certificate() {
     assert!(stopping.contains("answers 503"), "{stopping}");
 }
 
+/// `openssl req -x509` makes such ones by itself.
+#[tokio::test]
+async fn a_certificate_that_is_an_authority_is_its_own() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let [files, other] =
+        [&folder, &other].map(|folder| make_with(folder.path(), IsCa::Ca(BasicConstraints::Unconstrained)));
+    let tls = Arc::new(Tls::open(&files).unwrap());
+    let at = serving(admin(Instant::now()).0, &tls, HOUR).await;
+    fetch(&endpoint("127.0.0.1", at, &files.certificate), "/status").await.unwrap();
+    let refused = fetch(&endpoint("gw.example", at, &files.certificate), "/status").await.unwrap_err();
+    assert!(refused.to_string().contains("a name or address that the certificate"), "{refused}");
+    let refused = fetch(&endpoint("127.0.0.1", at, &other.certificate), "/status").await.unwrap_err();
+    assert!(refused.to_string().contains("--admin-authority"), "{refused}");
+    // As `check --live` does, which has the certificate from the gateway's file.
+    let known = |path: &Path| Endpoint::with_certificate(at, path).unwrap();
+    fetch(&known(&files.certificate), "/status").await.unwrap();
+    let refused = fetch(&known(&other.certificate), "/status").await.unwrap_err();
+    assert!(matches!(refused, FetchError::Tls { .. }), "{refused}");
+}
+
 #[tokio::test]
 async fn each_side_is_told_if_the_other_speaks_no_tls() {
     let (folder, _, by_tls) = listener(HOUR).await;
@@ -114,6 +141,48 @@ async fn idle_handshakes_do_not_delay_a_scrape() {
         answer.expect("no place is free").unwrap();
     }
     drop(idle);
+}
+
+/// Passes bytes on each way, but that each waits for a while.
+async fn far_away(from: TcpListener, to: SocketAddr) {
+    let (near, _) = from.accept().await.unwrap();
+    let far = TcpStream::connect(to).await.unwrap();
+    let ((mut a, mut b), (mut c, mut d)) = (near.into_split(), far.into_split());
+    let carry = async |from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf| {
+        let mut bytes = [0; 4096];
+        while let Ok(len @ 1..) = from.read(&mut bytes).await {
+            tokio::time::sleep(Duration::from_millis(75)).await;
+            if to.write_all(&bytes[..len]).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::join!(carry(&mut a, &mut d), carry(&mut c, &mut b));
+}
+
+/// A scraper whose handshake takes longer than silent clients may be silent, among many of those.
+#[tokio::test]
+async fn a_scraper_far_away_is_answered_at_the_first_try() {
+    let (folder, _, by_address) = listener(NEVER).await;
+    let at = address(&by_address);
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let through = endpoint("localhost", proxy.local_addr().unwrap(), &folder.path().join("admin.crt"));
+    let mut idle = Vec::new();
+    for _ in 0..32 {
+        idle.push(TcpStream::connect(at).await.unwrap());
+    }
+    let (proxy, scrape) = (tokio::spawn(far_away(proxy, at)), fetch(&through, "/metrics"));
+    tokio::pin!(scrape);
+    // Each takes somebody's place, as soon as that has been silent for long enough.
+    let text = loop {
+        tokio::select! {
+            text = &mut scrape => break text,
+            stream = TcpStream::connect(at) => idle.push(stream.unwrap()),
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    };
+    assert!(text.unwrap().contains("longhaul_build_info"));
+    proxy.abort();
 }
 
 #[tokio::test]
