@@ -130,6 +130,9 @@ pub struct Event {
     /// The peer that it is about, where a gateway has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
+    /// The class of the flow that it is about, if it is about one flow whose class is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
     /// In one line.
     pub text: String,
 }
@@ -227,10 +230,15 @@ impl EventLog {
 
     /// Keeps an event. Control characters in the text are escaped.
     pub fn push(&self, kind: EventKind, text: &str) {
-        self.push_at(SystemTime::now(), kind, text);
+        self.push_of(kind, None, text);
     }
 
-    fn push_at(&self, time: SystemTime, kind: EventKind, text: &str) {
+    /// Keeps an event about a flow of this class.
+    pub fn push_of(&self, kind: EventKind, class: Option<&str>, text: &str) {
+        self.push_at(SystemTime::now(), kind, class, text);
+    }
+
+    fn push_at(&self, time: SystemTime, kind: EventKind, class: Option<&str>, text: &str) {
         let time = OffsetDateTime::from(time).replace_nanosecond(0).map(|time| time.format(&Rfc3339));
         let text = crate::logs::printable(text).chars().take(LONGEST).collect();
         let mut ring = self.ring();
@@ -240,6 +248,7 @@ impl EventLog {
             time: time.ok().and_then(Result::ok).unwrap_or_default(),
             kind: kind.name().to_owned(),
             peer: self.peer.clone(),
+            class: class.map(str::to_owned),
             text,
         };
         ring.push(event);
@@ -360,7 +369,12 @@ mod tests {
     #[test]
     fn a_text_is_one_line_and_no_longer_than_it_may_be() {
         let log = EventLog::default();
-        log.push_at(UNIX_EPOCH + Duration::from_secs(1_700_000_000), EventKind::FlowFailed, "a\nb\u{1b}[2J");
+        log.push_at(
+            UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+            EventKind::FlowFailed,
+            None,
+            "a\nb\u{1b}[2J",
+        );
         log.push(EventKind::FlowFailed, &"x".repeat(10_000));
         let events = log.since(0).events;
         assert_eq!(events[0].to_string(), "2023-11-14T22:13:20Z flow_failed    a\\nb\\u{1b}[2J");

@@ -25,7 +25,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustls_pki_types::UnixTime;
 use session::control::Refusals;
-use splice::{FlowFailure, FlowOpening};
 use tokio::sync::watch;
 
 use crate::choose::Choice;
@@ -34,7 +33,7 @@ use crate::liveness::{DataPath, Facts, Liveness, Way};
 use crate::logs::{self, printable};
 
 pub use export::Exporter;
-pub use news::{NewsQueue, NewsSender};
+pub use news::{Failed, NewsQueue, NewsSender, Opened, WAITING};
 pub use shown::ShownFlows;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Snapshot, Unit, WorkerCounters};
 
@@ -63,8 +62,8 @@ pub struct Telemetry {
     choices: Mutex<Vec<Choice>>,
     policy: Mutex<PolicyInfo>,
     events: EventLog,
-    failures: NewsQueue<FlowFailure>,
-    openings: NewsQueue<FlowOpening>,
+    failures: NewsQueue<Failed>,
+    openings: NewsQueue<Opened>,
     liveness: Mutex<Liveness>,
     /// Seconds since 1970 for each [`Validity`]; 0: unknown.
     expiries: [AtomicU64; Validity::ALL.len()],
@@ -225,12 +224,12 @@ impl Telemetry {
     }
 
     /// Returns the queue of flows that have ended in an error.
-    pub fn failures(&self) -> &NewsQueue<FlowFailure> {
+    pub fn failures(&self) -> &NewsQueue<Failed> {
         &self.failures
     }
 
     /// Returns the queue of flows that have been opened.
-    pub fn openings(&self) -> &NewsQueue<FlowOpening> {
+    pub fn openings(&self) -> &NewsQueue<Opened> {
         &self.openings
     }
 

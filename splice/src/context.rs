@@ -12,7 +12,7 @@ use crate::classes::Classes;
 use crate::failures::FlowFailure;
 use crate::kept::Kept;
 use crate::lan_queue::LanQueue;
-use crate::openings::FlowOpening;
+use crate::openings::Openings;
 use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
@@ -36,7 +36,7 @@ pub(crate) struct Common {
     pub(crate) answers: PiggybackedAcks,
     pub(crate) carriage: Carriage,
     pub(crate) failures: Kept<FlowFailure>,
-    pub(crate) openings: Kept<FlowOpening>,
+    pub(crate) openings: Openings,
     pub(crate) stats: Stats,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Context<'a> {
     pub(crate) answers: &'a mut PiggybackedAcks,
     pub(crate) came: &'a mut Came,
     pub(crate) failures: &'a mut Kept<FlowFailure>,
-    pub(crate) openings: &'a mut Kept<FlowOpening>,
+    pub(crate) openings: &'a mut Openings,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

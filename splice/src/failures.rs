@@ -25,6 +25,8 @@ pub struct FlowFailure {
     pub reason: Reason,
     /// Which end gave it up.
     pub by: By,
+    /// The class of the last message that this half sent to the peer, by its place in the policy.
+    pub class: usize,
 }
 
 /// The gateway that gave a flow up.
@@ -42,10 +44,10 @@ impl FlowFailure {
         side: FlowSide,
         key: &FlowKey,
         requester_qpn: Option<Qpn>,
-        reason: Reason,
-        by: By,
+        (reason, by): (Reason, By),
+        class: usize,
     ) -> Self {
         let FlowKey { requester, target, target_qpn } = *key;
-        Self { side, requester, requester_qpn, target, target_qpn, reason, by }
+        Self { side, requester, requester_qpn, target, target_qpn, reason, by, class }
     }
 }

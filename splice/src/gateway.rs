@@ -24,6 +24,7 @@ use crate::incoming::{handle_record, note_connection};
 use crate::kept::Kept;
 use crate::lan_queue::{LanQueue, Waiting};
 use crate::near_side::{NearSide, SILENCE};
+use crate::openings::Openings;
 use crate::ordered::{Numbering, Ordering};
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
@@ -100,7 +101,7 @@ impl Gateway {
                 answers: PiggybackedAcks::new(),
                 carriage: Carriage::new(),
                 failures: Kept::new(),
-                openings: Kept::new(),
+                openings: Openings::new(),
                 stats: Stats::default(),
                 settings,
             },

@@ -25,6 +25,11 @@ impl<T> Kept<T> {
         }
     }
 
+    /// Returns true if the next one is kept.
+    pub(crate) fn has_room(&self) -> bool {
+        self.kept.len() < MOST
+    }
+
     /// Hands all of them out, and returns how many there were besides.
     pub(crate) fn take(&mut self, take: &mut dyn FnMut(T)) -> u64 {
         self.kept.drain(..).for_each(take);

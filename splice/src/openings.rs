@@ -6,6 +6,7 @@ use roce::pairing::FlowKey;
 use roce::wire::Qpn;
 
 use crate::FlowSide;
+use crate::kept::Kept;
 
 /// One half of a flow that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,5 +28,98 @@ impl FlowOpening {
     pub(crate) fn new(side: FlowSide, key: &FlowKey, requester_qpn: Option<Qpn>) -> Self {
         let FlowKey { requester, target, target_qpn } = *key;
         Self { side, requester, requester_qpn, target, target_qpn }
+    }
+}
+
+/// Flows that have been opened between two hosts, of which only the number is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenedBetween {
+    /// The halves that are here.
+    pub side: FlowSide,
+    /// The requesters' address.
+    pub requester: IpAddr,
+    /// The targets' address.
+    pub target: IpAddr,
+    /// How many.
+    pub count: u64,
+}
+
+/// Flows that have been opened since they were last told of.
+///
+/// Bound: the first 64 one by one, the others by their hosts. Of more than 64 pairs of hosts, those
+/// beyond are counted all together.
+#[derive(Debug)]
+pub(crate) struct Openings {
+    first: Kept<FlowOpening>,
+    between: Vec<OpenedBetween>,
+    others: u64,
+}
+
+/// Pairs of hosts, with each of both sides.
+const PAIRS: usize = 64;
+
+impl Openings {
+    pub(crate) fn new() -> Self {
+        Self { first: Kept::new(), between: Vec::with_capacity(PAIRS), others: 0 }
+    }
+
+    pub(crate) fn push(&mut self, opening: &FlowOpening) {
+        if self.first.has_room() {
+            return self.first.push(*opening);
+        }
+        let FlowOpening { side, requester, target, .. } = *opening;
+        let is_same = |of: &OpenedBetween| (of.side, of.requester, of.target) == (side, requester, target);
+        // Most come in a row from the same hosts.
+        if let Some(between) = self.between.iter_mut().rev().find(|between| is_same(between)) {
+            between.count += 1;
+        } else if self.between.len() < PAIRS {
+            self.between.push(OpenedBetween { side, requester, target, count: 1 });
+        } else {
+            self.others += 1;
+        }
+    }
+
+    /// Hands all of them out, and returns how many there were besides.
+    pub(crate) fn take(
+        &mut self,
+        first: &mut dyn FnMut(FlowOpening),
+        between: &mut dyn FnMut(OpenedBetween),
+    ) -> u64 {
+        let missed = self.first.take(first);
+        self.between.drain(..).for_each(between);
+        missed + std::mem::take(&mut self.others)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_flows_the_first_are_known_and_the_others_counted_by_hosts() {
+        let mut openings = Openings::new();
+        let opening = |requester: u8, qpn: u32| FlowOpening {
+            side: FlowSide::Near,
+            requester: [10, 0, 0, requester].into(),
+            requester_qpn: None,
+            target: [10, 0, 1, 1].into(),
+            target_qpn: Qpn::new(qpn),
+        };
+        for qpn in 0..1000 {
+            (0..3).for_each(|requester| openings.push(&opening(requester, qpn)));
+        }
+        (0..200).for_each(|requester| openings.push(&opening(requester, 0)));
+        let (mut first, mut between) = (Vec::new(), Vec::new());
+        let others = openings.take(&mut |opening| first.push(opening), &mut |count| between.push(count));
+        assert_eq!((first.len(), between.len()), (64, PAIRS));
+        assert_eq!(first[4], opening(1, 1));
+        let of = |requester: u8| {
+            let requester = IpAddr::from([10, 0, 0, requester]);
+            between.iter().filter(|of| of.requester == requester).map(|of| of.count).collect::<Vec<_>>()
+        };
+        // Less the first ones; one more each at last.
+        assert_eq!([of(0), of(1), of(2), of(3), of(63)], [vec![979], vec![980], vec![980], vec![1], vec![1]]);
+        assert_eq!((of(64), others), (vec![], 200 - 64));
+        assert_eq!(openings.take(&mut |_| panic!("twice"), &mut |_| panic!("twice")), 0);
     }
 }

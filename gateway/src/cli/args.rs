@@ -79,6 +79,14 @@ fn site_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Parses the name of a class.
+pub(super) fn class_name(text: &str) -> Result<String, String> {
+    match config::is_class_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("not the name of a class".to_owned()),
+    }
+}
+
 /// Parses a number of seconds within bounds.
 pub(super) fn seconds_within(text: &str, least: f64, most: f64) -> Result<f64, String> {
     match text.parse() {

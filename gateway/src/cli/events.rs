@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::args::AdminArgs;
+use super::args::{AdminArgs, class_name};
 use super::failure::{Failure, Outcome, failed, output_failed};
 use super::runtime;
 use crate::admin::fetch;
@@ -29,6 +29,9 @@ pub(super) struct EventsArgs {
     /// Show events that name this address only
     #[arg(long, value_name = "IP")]
     host: Option<IpAddr>,
+    /// Show events about flows of this class only
+    #[arg(long, value_name = "NAME", value_parser = class_name)]
+    class: Option<String>,
     /// Show each as a line of JSON
     #[arg(long)]
     json: bool,
@@ -60,6 +63,7 @@ impl EventsArgs {
         let is_kind = |kind: &EventKind| kind.name() == event.kind;
         (self.kind.is_empty() || self.kind.iter().any(is_kind))
             && self.host.is_none_or(|host| event.names(host))
+            && self.class.as_ref().is_none_or(|class| event.class.as_ref() == Some(class))
     }
 
     fn show(&self, answer: &Events) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::args::class_name;
 use super::by_host::ByHostArgs;
 use super::failure::Outcome;
 use crate::admin::{FlowFilter, FlowList, State};
@@ -22,12 +23,5 @@ impl FlowsArgs {
     pub(super) fn run(&self) -> Outcome {
         let filter = FlowFilter { class: self.class.clone(), state: self.state, ..FlowFilter::default() };
         self.by_host.show::<FlowList>("/flows", filter)
-    }
-}
-
-fn class_name(text: &str) -> Result<String, String> {
-    match config::is_class_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("not the name of a class".to_owned()),
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
 use session::message::{Direction, MAX_PAIRINGS, Pairing};
-use splice::{FlowFailure, FlowOpening, FlowSide, Gateway, StaleFlow};
+use splice::{FlowSide, Gateway, StaleFlow};
 use tokio::sync::watch;
 
 use crate::cells::Cells;
@@ -14,7 +14,7 @@ use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
 use crate::recorder::Recorder;
 use crate::steering::Part;
-use crate::telemetry::{self, ClassSnapshot, NewsSender, ShownFlows, Snapshot, Telemetry};
+use crate::telemetry::{self, ClassSnapshot, Failed, NewsSender, Opened, ShownFlows, Snapshot, Telemetry};
 use crate::wan::Bulk;
 
 /// Hands a data-plane thread's numbers to telemetry, and its flows to the control connection, for
@@ -32,8 +32,8 @@ pub(super) struct Publisher {
     restarted: Vec<usize>,
     shown: PublishedFlows,
     /// For the log and the events.
-    failures: NewsSender<FlowFailure>,
-    openings: NewsSender<FlowOpening>,
+    failures: NewsSender<Failed>,
+    openings: NewsSender<Opened>,
     /// For the chooser. It takes a copy at once, so that the data plane never waits for it.
     sightings: watch::Sender<PathSnapshot>,
 }
@@ -113,9 +113,14 @@ impl Observer for Publisher {
             core.drain_runs(&mut |_| {});
         }
         self.shown.renew(core, now);
-        let missed = core.take_failures(&mut |failure| self.failures.send(failure));
+        let policy = Arc::clone(core.policy());
+        let missed = core.take_failures(&mut |failure| self.failures.send((failure, Arc::clone(&policy))));
         self.failures.miss(missed);
-        let missed = core.take_openings(&mut |opening| self.openings.send(opening));
+        let openings = &self.openings;
+        let missed =
+            core.take_openings(&mut |opening| openings.send(Opened::Flow(opening)), &mut |between| {
+                openings.send_many(Opened::Between(between), between.count);
+            });
         self.openings.miss(missed);
     }
 

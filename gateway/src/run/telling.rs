@@ -1,16 +1,19 @@
 //! Says in the log and among the events, once for each change, what the numbers show.
 
+mod openings;
+
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use roce::ip::Reject;
 use roce::wire::Qpn;
 use session::control::{Impostor, Refusal};
-use splice::{By, FlowFailure, FlowOpening, FlowSide, LanDrop};
+use splice::{By, FlowFailure, FlowOpening, FlowSide, LanDrop, OpenedBetween};
 use tracing::{info, warn};
 
 use crate::events::EventKind;
-use crate::telemetry::{Snapshot, Telemetry};
+use crate::telemetry::{Opened, Snapshot, Telemetry, WAITING};
+use openings::Openings;
 
 /// Back-pressure has ended when nothing was held back for so long.
 const RELIEF: Duration = Duration::from_secs(10);
@@ -88,13 +91,16 @@ impl Telling {
 
     /// Tells of the first flows that failed, and how many others did at the same time.
     fn failures(&self, telemetry: &Telemetry) {
-        let tell = |text: &str| {
-            telemetry.events().push(EventKind::FlowFailed, text);
+        let tell = |text: &str, class: Option<&str>| {
+            telemetry.events().push_of(EventKind::FlowFailed, class, text);
             warn!("{}flow failed: {text}", self.about);
         };
-        let others = telemetry.failures().take(FAILURES, |failure| tell(&describe(&failure)));
+        let others = telemetry.failures().take(FAILURES, |(failure, policy)| {
+            let class = policy.classes().get(failure.class);
+            tell(&describe(&failure), class.map(|class| class.name.as_str()));
+        });
         if others > 0 {
-            tell(&format!("{others} more at the same time"));
+            tell(&format!("{others} more at the same time"), None);
         }
     }
 
@@ -105,13 +111,22 @@ impl Telling {
             telemetry.events().push(EventKind::FlowOpened, text);
             info!("{about}flow opened: {text}");
         };
-        let mut told = 0;
-        let others = telemetry.openings().take(self.openings.left(now), |opening| {
-            told += 1;
-            tell(&beginning(&opening));
+        let mut left = self.openings.left(now);
+        let waiting = &mut self.openings;
+        let others = telemetry.openings().take(WAITING, |opened| match opened {
+            Opened::Flow(opening) if left > 0 => {
+                left -= 1;
+                waiting.told();
+                tell(&beginning(&opening));
+            }
+            Opened::Flow(FlowOpening { side, requester, target, .. }) => {
+                waiting.gather(&OpenedBetween { side, requester, target, count: 1 });
+            }
+            Opened::Between(between) => waiting.gather(&between),
         });
-        if let Some(others) = self.openings.note(told, others, now) {
-            tell(&format!("{others} more"));
+        waiting.note(others);
+        for text in waiting.due(now) {
+            tell(&text);
         }
     }
 
@@ -240,45 +255,6 @@ fn held_back(snapshot: &Snapshot) -> u64 {
     dropped.iter().fold(snapshot.lan_backlog_marked, |sum, count| sum.saturating_add(*count))
 }
 
-/// Bounds what is told of flows that are opened: by and by ten, then one in ten seconds, and the
-/// number of the others in as many.
-#[derive(Debug, Default)]
-struct Openings {
-    told: usize,
-    /// When `told` last fell.
-    fell: Option<Instant>,
-    /// Flows not told of, and when their number was last told.
-    others: u64,
-    counted: Option<Instant>,
-}
-
-impl Openings {
-    const MOST: usize = 10;
-    const EACH: Duration = Duration::from_secs(10);
-
-    /// Returns how many flows may be told of.
-    fn left(&mut self, now: Instant) -> usize {
-        let fell = *self.fell.get_or_insert(now);
-        let passed = now.saturating_duration_since(fell).as_secs() / Self::EACH.as_secs();
-        let passed = u32::try_from(passed).unwrap_or(u32::MAX);
-        self.told = self.told.saturating_sub(passed as usize);
-        self.fell = Some(fell + Self::EACH.saturating_mul(passed));
-        Self::MOST.saturating_sub(self.told)
-    }
-
-    /// So many were told of, and so many were not. Returns the number of the latter, if it is to be
-    /// told now.
-    fn note(&mut self, told: usize, others: u64, now: Instant) -> Option<u64> {
-        self.told += told;
-        self.others = self.others.saturating_add(others);
-        let is_due = self.counted.is_none_or(|at| now.saturating_duration_since(at) >= Self::EACH);
-        (self.others > 0 && is_due).then(|| {
-            self.counted = Some(now);
-            std::mem::take(&mut self.others)
-        })
-    }
-}
-
 /// Judges if hosts offer more than the link carries.
 #[derive(Debug, Default)]
 struct Pressure {
@@ -377,6 +353,10 @@ impl Mistake {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use config::Policy;
     use splice::record::Reason;
 
     use super::*;
@@ -390,6 +370,12 @@ mod tests {
         let start = Instant::now();
         let loopback = "127.0.0.1:14791".parse().unwrap();
         (start, Telemetry::new(start), Telling::new(loopback, loopback))
+    }
+
+    /// A policy with one class.
+    fn policy() -> Arc<Policy> {
+        let text = "[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
+        Arc::new(Policy::parse(Path::new("policy.toml"), text).unwrap())
     }
 
     fn kinds(telemetry: &Telemetry) -> Vec<String> {
@@ -445,12 +431,14 @@ mod tests {
             target_qpn: Qpn::new(target_qpn),
             reason: Reason::TargetDead,
             by: By::Peer,
+            class: 0,
         };
-        sender.send(failure(0x21));
+        let sender = |failure| sender.send((failure, policy()));
+        sender(failure(0x21));
         telling.look(&telemetry, start);
         telling.look(&telemetry, start);
-        (0..1000).for_each(|number| sender.send(failure(number)));
-        sender.miss(7);
+        (0..1000).for_each(|number| sender(failure(number)));
+        telemetry.failures().sender().miss(7);
         telling.look(&telemetry, start);
         let events = telemetry.events().since(0).events;
         assert!(events.iter().all(|event| event.kind == "flow_failed"));
@@ -460,40 +448,91 @@ mod tests {
         assert_eq!(events.last().map(|event| event.text.as_str()), Some("997 more at the same time"));
     }
 
+    fn opening(requester: u8, target_qpn: u32) -> Opened {
+        Opened::Flow(FlowOpening {
+            side: FlowSide::Far,
+            requester: [10, 0, 0, requester].into(),
+            requester_qpn: None,
+            target: [10, 0, 1, 1].into(),
+            target_qpn: Qpn::new(target_qpn),
+        })
+    }
+
+    /// The flows that texts of events speak of.
+    fn counted(texts: &[String]) -> u64 {
+        let count = |text: &String| {
+            let (before, _) = text.split_once(" more")?;
+            before.rsplit(' ').next()?.parse::<u64>().ok()
+        };
+        texts.iter().map(|text| count(text).unwrap_or(1)).sum()
+    }
+
     #[test]
     fn flows_that_open_are_told_of_at_a_bounded_rate_and_all_are_counted() {
         let (start, telemetry, mut telling) = silent();
         let sender = telemetry.openings().sender();
-        let opening = |target_qpn| FlowOpening {
-            side: FlowSide::Far,
-            requester: [10, 0, 0, 1].into(),
-            requester_qpn: None,
-            target: [10, 0, 1, 1].into(),
-            target_qpn: Qpn::new(target_qpn),
-        };
-        sender.send(opening(0x21));
+        sender.send(opening(1, 0x21));
         telling.look(&telemetry, start);
-        let text = |number: usize| telemetry.events().since(0).events[number].text.clone();
-        assert_eq!(text(0), "10.0.0.1 ? > 10.0.1.1 0x21 (the target is here)");
+        let texts = || telemetry.events().since(0).events.into_iter().map(|event| event.text);
+        assert_eq!(texts().next().unwrap(), "10.0.0.1 ? > 10.0.1.1 0x21 (the target is here)");
         // A storm of ten minutes: 700 a second, of which some do not even get into the queue.
         for second in 1..=600 {
-            (0..300).for_each(|number| sender.send(opening(number)));
+            (0..300).for_each(|number| sender.send(opening(1, number)));
             sender.miss(400);
             telling.look(&telemetry, at(start, second));
         }
         telling.look(&telemetry, at(start, 700));
-        let events = telemetry.events().since(0).events;
-        assert!(events.iter().all(|event| event.kind == "flow_opened"));
-        let counts = events.iter().filter_map(|event| event.text.strip_suffix(" more"));
-        let counts: Vec<u64> = counts.map(|count| count.parse().unwrap()).collect();
-        assert_eq!(counts.iter().sum::<u64>() + (events.len() - counts.len()) as u64, 1 + 600 * 700);
-        assert!((60..=62).contains(&counts.len()), "{counts:?}");
-        assert!((60..=72).contains(&(events.len() - counts.len())), "{}", events.len());
+        let texts: Vec<_> = texts().collect();
+        assert!(kinds(&telemetry).iter().all(|kind| kind == "flow_opened"));
+        assert_eq!(counted(&texts), 1 + 600 * 700);
+        let gathered = texts.iter().filter(|text| text.starts_with("10.0.0.1 > 10.0.1.1: ")).count();
+        assert!((60..=62).contains(&gathered), "{gathered}");
+        assert!(texts.len() < 200, "{}", texts.len());
         // After a rest, ten at once have an event each.
         let before = telemetry.events().since(0).next;
-        (0..10).for_each(|number| sender.send(opening(number)));
+        (0..10).for_each(|number| sender.send(opening(1, number)));
         telling.look(&telemetry, at(start, 900));
         assert_eq!(telemetry.events().since(before).events.len(), 10);
+    }
+
+    /// Through a core, its queue and the telling, as a worker has them.
+    #[test]
+    fn a_hundred_thousand_flows_that_open_push_out_no_failure() {
+        let (start, telemetry, mut telling) = silent();
+        let failure = FlowFailure {
+            side: FlowSide::Near,
+            requester: [10, 0, 0, 7].into(),
+            requester_qpn: None,
+            target: [10, 0, 1, 7].into(),
+            target_qpn: Qpn::new(7),
+            reason: Reason::TargetDead,
+            by: By::Us,
+            class: 0,
+        };
+        telemetry.failures().sender().send((failure, policy()));
+        telling.look(&telemetry, start);
+        let sender = telemetry.openings().sender();
+        for second in 0..1000 {
+            let [.., high, low] = u32::to_be_bytes(second);
+            sender.send(opening(low, second));
+            let between = OpenedBetween {
+                side: FlowSide::Near,
+                requester: [10, 2, high, low].into(),
+                target: [10, 0, 1, 1].into(),
+                count: 99,
+            };
+            sender.send_many(Opened::Between(between), 99);
+            telling.look(&telemetry, at(start, second.into()));
+        }
+        telling.look(&telemetry, at(start, 2000));
+        let all = telemetry.events().since(0);
+        let failed: Vec<_> = all.events.iter().filter(|event| event.kind == "flow_failed").collect();
+        let [failed] = &failed[..] else { panic!("{failed:?}") };
+        assert!(failed.names([10, 0, 1, 7].into()) && failed.class.as_deref() == Some("default"));
+        let texts: Vec<_> = all.events.iter().map(|event| event.text.clone()).collect();
+        assert_eq!((counted(&texts), all.gone), (1 + 100_000, 0));
+        // So many hosts are not told of one by one.
+        assert!(texts.iter().any(|text| text.contains(" more, between other hosts")), "{texts:?}");
     }
 
     #[test]

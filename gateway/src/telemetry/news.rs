@@ -4,8 +4,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use config::Policy;
+use splice::{FlowFailure, FlowOpening, OpenedBetween};
+
 /// News that wait to be told of; of more, only the number is known.
-const WAITING: usize = 256;
+pub const WAITING: usize = 256;
+
+/// A flow that failed, and the policy that its class is of.
+pub type Failed = (FlowFailure, Arc<Policy>);
+
+/// Flows that have begun.
+#[derive(Clone, Copy, Debug)]
+pub enum Opened {
+    /// One.
+    Flow(FlowOpening),
+    /// As many between two hosts.
+    Between(OpenedBetween),
+}
 
 /// Both ends of a queue that no worker waits for.
 #[derive(Debug)]
@@ -24,8 +39,13 @@ pub struct NewsSender<T> {
 impl<T> NewsSender<T> {
     /// Adds a piece of news; if there is no room, it is counted only.
     pub fn send(&self, news: T) {
+        self.send_many(news, 1);
+    }
+
+    /// Adds a piece that stands for so many.
+    pub fn send_many(&self, news: T, number: u64) {
         if self.queue.try_send(news).is_err() {
-            self.miss(1);
+            self.miss(number);
         }
     }
 

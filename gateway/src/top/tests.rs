@@ -131,6 +131,7 @@ fn view() -> View {
     };
     let event = |number, kind: &str, text: &str| Event {
         peer: None,
+        class: None,
         number,
         time: format!("2026-11-27T04:00:0{number}Z"),
         kind: kind.to_owned(),

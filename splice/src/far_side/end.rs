@@ -14,7 +14,7 @@ use crate::record::{FlowId, Head, Reason};
 impl FarSide {
     pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        ctx.fail(flow.failure(reason));
+        ctx.fail(flow.failure(reason, ctx.classes));
         let head = Head::Fail { flow: flow.id, reason };
         let class = flow.class_of(0, ctx.classes);
         // Without room the near half gives up waiting, in its time.
@@ -50,7 +50,7 @@ impl FarSide {
         match failure {
             Failure::TargetSilent => {
                 if let Some(flow) = self.flows.get(slot) {
-                    ctx.fail(flow.failure(Reason::TargetDead));
+                    ctx.fail(flow.failure(Reason::TargetDead, ctx.classes));
                 }
                 self.abort(slot, ctx);
             }

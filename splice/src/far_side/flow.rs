@@ -86,7 +86,7 @@ impl FarFlow {
                     // The requester is told by the far half, which may first have to find out who
                     // that is.
                     ctx.stats.lan_too_long += 1;
-                    ctx.fail(self.failure(Reason::TooLong));
+                    ctx.fail(self.failure(Reason::TooLong, ctx.classes));
                     self.far.refuse(&parsed, ctx.now);
                     break;
                 }
@@ -119,8 +119,16 @@ impl FarFlow {
     }
 
     /// The failure of this flow, which is given up here.
-    pub(super) fn failure(&self, reason: Reason) -> FlowFailure {
-        FlowFailure::new(FlowSide::Far, &self.key(), self.requester_qpn, reason, By::Us)
+    pub(super) fn failure(&self, reason: Reason, classes: &Classes) -> FlowFailure {
+        let (key, class) = (self.key(), self.last_class(classes));
+        FlowFailure::new(FlowSide::Far, &key, self.requester_qpn, (reason, By::Us), class)
+    }
+
+    /// The class of its last answer.
+    fn last_class(&self, classes: &Classes) -> usize {
+        let mut choice = self.choice;
+        let traffic = || traffic(&self.addressing, self.target_qpn.get());
+        classes.choose(&mut choice, traffic, self.asked)
     }
 
     pub(super) fn key(&self) -> FlowKey {
@@ -172,8 +180,6 @@ impl FarFlow {
     /// The flow as it stands, with a session or while it waits for the next one.
     pub(super) fn report(&self, classes: &Classes, is_parked: bool) -> FlowReport {
         let FlowKey { requester, target, target_qpn } = self.key();
-        let mut choice = self.choice;
-        let traffic = || traffic(&self.addressing, self.target_qpn.get());
         let state = match () {
             () if self.far.is_ending() || self.orphaned => FlowState::Failed,
             () if is_parked => FlowState::Waiting,
@@ -187,7 +193,7 @@ impl FarFlow {
             requester_qpn: self.requester_qpn,
             target,
             target_qpn,
-            class: classes.choose(&mut choice, traffic, self.asked),
+            class: self.last_class(classes),
             state,
         }
     }

@@ -122,7 +122,7 @@ impl FarSide {
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);
         ctx.stats.far_opened += 1;
-        ctx.openings.push(FlowOpening::new(FlowSide::Far, &key, requester_qpn));
+        ctx.openings.push(&FlowOpening::new(FlowSide::Far, &key, requester_qpn));
         Ok(slot)
     }
 
@@ -146,8 +146,8 @@ impl FarSide {
         ctx: &mut Context<'_>,
     ) {
         let key = FlowKey { requester: addressing.src, target: addressing.dst, target_qpn };
-        ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, reason, By::Us));
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
+        ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, (reason, By::Us), class));
         // Without room the requester's own retry brings the next request, and with it the next
         // refusal.
         let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);

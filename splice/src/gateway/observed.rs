@@ -12,7 +12,7 @@ use super::Gateway;
 use crate::failures::FlowFailure;
 use crate::flow_report::FlowReport;
 use crate::near_side::Patience;
-use crate::openings::FlowOpening;
+use crate::openings::{FlowOpening, OpenedBetween};
 use crate::stats::Stats;
 
 impl Gateway {
@@ -64,10 +64,14 @@ impl Gateway {
         self.common.failures.take(take)
     }
 
-    /// Hands out flows that were opened since the last call, and returns how many there were
-    /// besides. Call it about every 100 ms.
-    pub fn take_openings(&mut self, take: &mut dyn FnMut(FlowOpening)) -> u64 {
-        self.common.openings.take(take)
+    /// Hands out the first flows that were opened since the last call, and of the others how many
+    /// between which hosts. Returns how many there were besides. Call it about every 100 ms.
+    pub fn take_openings(
+        &mut self,
+        first: &mut dyn FnMut(FlowOpening),
+        between: &mut dyn FnMut(OpenedBetween),
+    ) -> u64 {
+        self.common.openings.take(first, between)
     }
 
     /// The way to the peer, over all lanes in use; `None` without a session.

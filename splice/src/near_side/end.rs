@@ -16,7 +16,7 @@ impl NearSide {
     pub(crate) fn handle_fail(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_id.get(&id) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        ctx.fail(flow.failure(reason, By::Peer));
+        ctx.fail(flow.failure((reason, By::Peer), ctx.classes));
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         let target = flow.places.target;
@@ -26,7 +26,7 @@ impl NearSide {
 
     pub(super) fn give_up(&mut self, slot: NearKey, reason: Reason, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        ctx.fail(flow.failure(reason, By::Us));
+        ctx.fail(flow.failure((reason, By::Us), ctx.classes));
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         // Should there be no room even for this, it comes before CLOSE again.

@@ -29,8 +29,8 @@ impl NearFlow {
     }
 
     /// The failure of this flow.
-    pub(super) fn failure(&self, reason: Reason, by: By) -> FlowFailure {
-        FlowFailure::new(FlowSide::Near, &self.key(), self.requester_qpn, reason, by)
+    pub(super) fn failure(&self, why: (Reason, By), classes: &Classes) -> FlowFailure {
+        FlowFailure::new(FlowSide::Near, &self.key(), self.requester_qpn, why, self.last_class(classes))
     }
 
     /// The flow's requester is known, and can be told.
@@ -84,11 +84,16 @@ impl NearFlow {
         })
     }
 
+    /// The class of its last message.
+    fn last_class(&self, classes: &Classes) -> usize {
+        let mut choice = self.choice;
+        let traffic = || traffic(&self.addressing, self.target_qpn.get());
+        classes.choose(&mut choice, traffic, self.demand.judged.into())
+    }
+
     /// The flow as it stands, with a session or while it waits for the next one.
     pub(super) fn report(&self, classes: &Classes, is_parked: bool) -> FlowReport {
         let FlowKey { requester, target, target_qpn } = self.key();
-        let mut choice = self.choice;
-        let traffic = || traffic(&self.addressing, self.target_qpn.get());
         let near = &self.near;
         let state = match () {
             () if near.is_failed() => FlowState::Failed,
@@ -103,7 +108,7 @@ impl NearFlow {
             requester_qpn: self.requester_qpn,
             target,
             target_qpn,
-            class: classes.choose(&mut choice, traffic, self.demand.judged.into()),
+            class: self.last_class(classes),
             state,
         }
     }

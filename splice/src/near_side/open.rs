@@ -174,7 +174,7 @@ impl NearSide {
         self.hosts.join(key.requester);
         ctx.stats.near_opened += 1;
         let partner = ctx.pairings.partner(&key);
-        ctx.openings.push(FlowOpening::new(FlowSide::Near, &key, partner));
+        ctx.openings.push(&FlowOpening::new(FlowSide::Near, &key, partner));
         slot
     }
 }
