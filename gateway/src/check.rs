@@ -178,7 +178,12 @@ fn blamed(error: &IdentityError, gateway: &Gateway) -> &'static str {
 fn interface(report: &mut Report, gateway: &Gateway) {
     let LanMode::Packet { interface } = &gateway.lan.mode else { return };
     if !Path::new("/sys/class/net").join(interface).exists() {
-        let help = "see `ip link`; a gateway that is started waits for it".to_owned();
+        let help = match interface.split_once('@') {
+            Some((name, _)) => {
+                format!("`ip link` shows {name} like this; its name is what stands before the @")
+            }
+            None => "see `ip link`; a gateway that is started waits for it".to_owned(),
+        };
         report.warning_at(
             "lan.interface",
             format!("there is no interface {interface} on this machine"),

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use config::Rate;
+use config::{Invalid, Rate, Style};
 use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -66,6 +66,9 @@ pub enum InitError {
     /// Keys and certificates.
     #[error(transparent)]
     Keys(#[from] KeysError),
+    /// No gateway could work with such a file.
+    #[error("the sites do not go together: {}", .0.render(Style::Plain))]
+    Sites(Box<Invalid>),
 }
 
 /// Makes an authority, keys and certificates, and a gateway file for each site, all in one folder.
@@ -81,23 +84,33 @@ pub fn init(dir: &Path, sites: &[Site], rate: Rate) -> Result<Vec<PathBuf>, Init
             return Err(InitError::File { path: path.clone(), source: io::ErrorKind::AlreadyExists.into() });
         }
     }
+    let twice =
+        sites.iter().enumerate().find(|(at, site)| sites.iter().take(*at).any(|one| one.name == site.name));
+    if let Some((_, site)) = twice {
+        return Err(KeysError::Duplicate(site.name.clone()).into());
+    }
+    // What `longhaul check` would refuse is not written.
+    let texts: Vec<_> = sites.iter().map(|own| text(own, sites, rate)).collect();
+    for (path, text) in paths.iter().zip(&texts) {
+        config::Gateway::parse(path, text).map_err(|invalid| InitError::Sites(Box::new(invalid)))?;
+    }
     let names: Vec<_> = sites.iter().map(|site| site.name.clone()).collect();
     keys::generate(&keys::Request { dir, sites: &names, force: false })?;
-    for (path, own) in paths.iter().zip(sites) {
-        let peers: Vec<_> = sites.iter().filter(|site| site.name != own.name).collect();
+    for (path, text) in paths.iter().zip(&texts) {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
-        file.and_then(|mut file| file.write_all(text(own, &peers, rate).as_bytes()))
+        file.and_then(|mut file| file.write_all(text.as_bytes()))
             .map_err(|source| InitError::File { path: path.clone(), source })?;
     }
     Ok(paths)
 }
 
-fn text(own: &Site, peers: &[&Site], rate: Rate) -> String {
+fn text(own: &Site, sites: &[Site], rate: Rate) -> String {
+    let peers: Vec<&Site> = sites.iter().filter(|site| site.name != own.name).collect();
     let Site { name, hosts, interface, .. } = own;
     let at = |site: &Site| SocketAddr::new(site.address, PORT);
     let peer =
         |peer: &Site| format!("name = \"{}\"\naddress = \"{}\"\nrate = \"{rate}\"\n", peer.name, at(peer));
-    let (remote, sections) = match peers {
+    let (remote, sections) = match peers.as_slice() {
         [one] => (format!("remote = [\"{}\"]\n", one.hosts), format!("[peer]\n{}\n", peer(one))),
         several => {
             let section = |each: &&Site| format!("[[peer]]\n{}remote = [\"{}\"]\n\n", peer(each), each.hosts);
@@ -120,6 +133,35 @@ fn text(own: &Site, peers: &[&Site], rate: Rate) -> String {
 mod tests {
     use super::*;
     use crate::check;
+
+    /// The same address or hosts twice, host bits in a prefix, names of interfaces that no machine
+    /// can have.
+    #[test]
+    fn what_check_refuses_is_not_written() {
+        let site = |name: &str, address: &str, hosts: &str, interface: &str| Site {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            hosts: hosts.parse().unwrap(),
+            interface: interface.to_owned(),
+        };
+        let a = site("a", "10.9.0.1", "10.0.0.0/24", "eth1");
+        for (other, what) in [
+            (site("b", "10.9.0.1", "10.0.1.0/24", "eth1"), "this gateway itself"),
+            (site("b", "10.9.0.2", "10.0.0.128/25", "eth1"), "10.0.0.128/25"),
+            (site("b", "10.9.0.2", "10.0.1.1/24", "eth1"), "did you mean \"10.0.1.0/24\"?"),
+            (site("b", "10.9.0.2", "10.0.1.0/24", "enp0s20f0u1u1Link"), "is not an interface name"),
+            (site("b", "10.9.0.2", "10.0.1.0/24", "eth1\"\nmtu = 1\n#"), "interface"),
+            (site("b", "fd00::2", "10.0.1.0/24", "eth1"), "address"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let rate = Rate::from_bits_per_second(1_000_000_000);
+            let refused = init(folder.path(), &[a.clone(), other.clone()], rate);
+            let Err(InitError::Sites(why)) = refused else { panic!("{other:?}: {refused:?}") };
+            let shown = why.render(Style::Plain);
+            assert!(shown.contains(what), "no {what} in\n{shown}");
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "{other:?}");
+        }
+    }
 
     #[test]
     fn files_are_right_and_agree() {

@@ -5,7 +5,7 @@
 
 mod machine;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use config::{ByteSize, Gateway, LanMode, Rate};
 use ipnet::IpNet;
@@ -116,7 +116,9 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
     if listen.is_unspecified() {
         return;
     }
-    let holder = machine.interfaces.iter().find(|interface| interface.has(listen));
+    // All of 127.0.0.0/8 is this machine's, whichever addresses are named.
+    let own = if listen.is_loopback() && listen.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { listen };
+    let holder = machine.interfaces.iter().find(|interface| interface.has(listen) || interface.has(own));
     let Some(holder) = holder else {
         let message = format!("this machine does not have the address {listen}");
         let help = "see `ip addr`; a gateway that is started waits for it";

@@ -9,7 +9,8 @@ use config::Rate;
 use ipnet::IpNet;
 
 use super::failure::{Outcome, failed, output_failed, unusable};
-use crate::init::{self, Site, SiteFiles};
+use crate::init::{self, InitError, Site, SiteFiles};
+use crate::keys::KeysError;
 
 #[derive(Debug, Args)]
 pub(super) struct InitArgs {
@@ -37,7 +38,12 @@ impl InitArgs {
                 format!("longhaul: a pair has two sites: give --site twice, or more often up to {most}");
             return Err(unusable(text));
         }
-        let paths = init::init(&self.dir, &self.site, self.rate).map_err(failed)?;
+        let paths = init::init(&self.dir, &self.site, self.rate).map_err(|error| match error {
+            InitError::Sites(_) | InitError::Keys(KeysError::Duplicate(_)) => {
+                unusable(format!("longhaul: {error}"))
+            }
+            error => failed(error),
+        })?;
         let mut out = io::stdout().lock();
         if self.json {
             let files = self.site.iter().zip(paths);
