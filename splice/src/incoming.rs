@@ -37,7 +37,7 @@ pub(crate) fn handle_record(
                 ordering.handle(flow, seq, addressing, body, ctx);
             }
         }
-        Head::Abort { flow, .. } => far.handle_abort(flow, ctx),
+        Head::Abort { flow, reason } => far.handle_abort(flow, reason, ctx),
         Head::Fail { flow, reason } => near.handle_fail(flow, reason, ctx),
         Head::Close { flow, requests } => far.handle_close(flow, requests, ctx),
         Head::Retry { flow } => far.handle_retry(flow, ctx),

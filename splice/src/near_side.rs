@@ -409,8 +409,7 @@ impl NearSide {
                 stale = false;
             }
             if flow.near.is_dead() || (stale && flow.near.is_idle()) {
-                ctx.stats.idle_closed += u64::from(!flow.near.is_dead());
-                self.close(slot, ctx);
+                self.close_idle(slot, ctx);
             } else if stale && flow.near.is_to_try_again() {
                 ctx.stats.rnr_given_up += 1;
                 if flow.near.is_half_done() {

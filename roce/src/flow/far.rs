@@ -216,11 +216,14 @@ pub struct Far<B> {
 }
 
 impl<B: AsRef<[u8]>> Far<B> {
-    /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)): of what is
-    /// known here only the path MTU goes on, and where a READ was cut before that was known, so
-    /// that what is asked for again of a long READ is cut where it was.
+    /// The flow to take this one's place ([`Near::anew`](crate::flow::Near::anew)). It knows the
+    /// path MTU, and which message the target may be amid. It also knows where a READ was cut
+    /// before the path MTU was known: asked for again, a long READ is cut where it was.
     pub fn anew(&self, config: impl Into<Arc<FarConfig>>, now: Instant) -> Far<B> {
-        Far { came: self.came.anew(), ..Far::new(config, Arc::clone(&self.stats), now) }
+        Far {
+            came: self.came.anew(!self.excuse.awaits_earlier()),
+            ..Far::new(config, Arc::clone(&self.stats), now)
+        }
     }
 
     /// A flow that waits for its first request. Flows of one configuration share it, and those of

@@ -1,5 +1,6 @@
 //! Requester side: the half at the requester's gateway.
 
+mod amid;
 mod answers;
 mod config;
 mod copies;
@@ -315,6 +316,7 @@ impl Near {
     /// seen.
     fn restart_at(&mut self, psn: Psn) {
         self.keep_owed();
+        self.keep_amid(psn);
         self.seen.restart_at(psn);
         self.ring = Ring::at(psn);
         self.told.restart_at(psn);
@@ -342,6 +344,7 @@ impl Near {
         self.ring.push(packet, read.and_then(|length| self.seen.mtu().span(length)), self.local);
         self.seen.count();
         self.note_taken_again(packet);
+        self.note_amid_reached();
         if self.seen.take_placed() {
             self.incarnation.forget_lost();
         }

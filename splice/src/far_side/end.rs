@@ -27,11 +27,15 @@ impl FarSide {
         self.give_up(slot, Reason::NoRoom, ctx);
     }
 
-    /// The requester's gateway gave the flow up: let the target's program see it.
-    pub(crate) fn handle_abort(&mut self, id: FlowId, ctx: &mut Context<'_>) {
-        if let Some(slot) = self.by_id.get(&id) {
-            self.abort(slot, ctx);
+    /// The requester's gateway gave the flow up: let the target's program see it, unless it waits
+    /// for nothing that a requester which is gone would have sent.
+    pub(crate) fn handle_abort(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
+        let Some(slot) = self.by_id.get(&id) else { return };
+        let Some(flow) = self.flows.get(slot) else { return };
+        if reason == Reason::RequesterGone && flow.is_idle() && !flow.far.is_inside() {
+            return;
         }
+        self.abort(slot, ctx);
     }
 
     fn abort(&mut self, slot: FarKey, ctx: &mut Context<'_>) {

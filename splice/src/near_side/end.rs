@@ -133,6 +133,19 @@ impl NearSide {
         self.touch(slot);
     }
 
+    /// Forgets the flow, which has been idle for long or refused its requester for long. Its target
+    /// may be amid a message that the requester went back before: the far half knows.
+    pub(super) fn close_idle(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot).filter(|flow| !flow.near.is_dead()) {
+            ctx.stats.idle_closed += 1;
+            if flow.near.may_be_amid() && !flow.ending {
+                ctx.fail(flow.failure(Reason::RequesterGone, By::Us));
+                flow.tell(&Head::Abort { flow: flow.id, reason: Reason::RequesterGone }, ctx);
+            }
+        }
+        self.close(slot, ctx);
+    }
+
     /// Forgets the flow here and at the peer.
     pub(super) fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };

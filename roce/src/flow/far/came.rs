@@ -73,16 +73,23 @@ impl Came {
     }
 
     /// Returns the knowledge that goes on where another flow takes the place of this one.
-    pub(super) fn anew(&self) -> Came {
-        Came { mtu: self.mtu, odd_cut: self.odd_cut, ..Came::new(None) }
+    /// `is_amid`: the target may be amid the request that came last.
+    pub(super) fn anew(&self, is_amid: bool) -> Came {
+        let (may_be_amid, amid) = self.amid(is_amid);
+        Came { mtu: self.mtu, odd_cut: self.odd_cut, may_be_amid, amid, ..Came::new(None) }
+    }
+
+    /// Returns whether the target may be amid a message, and which PSN it expects if it is.
+    fn amid(&self, is_amid: bool) -> (bool, Psn) {
+        let floor = self.horizon.floor();
+        let is_later = is_amid && self.is_inside && !(self.may_be_amid && floor.is_before(self.amid));
+        if is_later { (true, floor) } else { (self.may_be_amid, self.amid) }
     }
 
     /// The requests begin at this PSN. `is_amid`: the target may be amid the one that came last.
     pub(super) fn begin_at(&mut self, psn: Psn, is_amid: bool) {
-        let floor = self.horizon.floor();
-        if is_amid && self.is_inside && !(self.may_be_amid && floor.is_before(self.amid)) {
-            (self.may_be_amid, self.amid) = (true, floor);
-        }
+        (self.may_be_amid, self.amid) = self.amid(is_amid);
+        self.is_inside = false;
         (self.first, self.horizon) = (psn, Horizon::at(psn));
     }
 

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::amid::Amid;
 use super::answers::Asked;
 use super::owed::Owed;
 use super::seen::Seen;
@@ -71,6 +72,8 @@ struct Earlier {
     own: Option<Psn>,
     /// READs and atomics that this flow or one before carried, and knows no more.
     owed: Option<Owed>,
+    /// A message that this flow or one before carried the beginning of.
+    amid: Option<Amid>,
 }
 
 impl Incarnation {
@@ -80,8 +83,11 @@ impl Incarnation {
 
     /// The incarnation of a flow that takes the place of another one.
     fn after(earlier: Earlier) -> Incarnation {
-        let Earlier { lost, before, own, owed } = &earlier;
-        let is_any = lost.is_some() || owed.is_some() || [before, own].into_iter().any(Option::is_some);
+        let Earlier { lost, before, own, owed, amid } = &earlier;
+        let is_any = lost.is_some()
+            || owed.is_some()
+            || amid.is_some()
+            || [before, own].into_iter().any(Option::is_some);
         Incarnation { questions: None, earlier: is_any.then(|| Box::new(earlier)) }
     }
 
@@ -92,6 +98,16 @@ impl Incarnation {
     pub(super) fn set_owed(&mut self, owed: Option<Owed>) {
         if owed.is_some() || self.earlier.is_some() {
             self.earlier.get_or_insert_default().owed = owed;
+        }
+    }
+
+    pub(super) fn amid(&self) -> Option<Amid> {
+        self.earlier.as_ref()?.amid
+    }
+
+    pub(super) fn set_amid(&mut self, amid: Option<Amid>) {
+        if amid.is_some() || self.earlier.is_some() {
+            self.earlier.get_or_insert_default().amid = amid;
         }
     }
 
@@ -162,8 +178,8 @@ impl Near {
         let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(psn));
         let goes_on = self.goes_on_at();
         let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
-        let (lost, owed) = (self.incarnation.lost(), self.left_for(psn));
-        near.incarnation = Incarnation::after(Earlier { lost, before, own, owed });
+        let (lost, owed, amid) = (self.incarnation.lost(), self.left_for(psn), self.amid_for(psn));
+        near.incarnation = Incarnation::after(Earlier { lost, before, own, owed, amid });
         near.begin(psn, style);
         near
     }

@@ -393,6 +393,11 @@ impl Ring {
         }
     }
 
+    /// The last request that came does not end its message.
+    pub(super) fn is_open(&self) -> bool {
+        self.messages.back().is_some_and(|last| !last.complete)
+    }
+
     /// The target has a part of the oldest message, and not the rest.
     pub(super) fn is_half_done(&self) -> bool {
         let head = self.messages.front();

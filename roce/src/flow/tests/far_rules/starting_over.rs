@@ -132,3 +132,25 @@ fn a_flow_that_starts_over_where_its_target_said_is_left_inside_nothing() {
     bench.message(10, 1);
     assert!(!bench.far.is_inside());
 }
+
+/// The same for a flow that takes the place of another one.
+#[test]
+fn a_flow_in_place_of_another_is_left_inside_the_message_that_its_target_may_have() {
+    let anew = || {
+        let mut bench = Bench::new();
+        bench.message(11, 1);
+        bench.request(Opcode::SendFirst, 12, 256);
+        bench.sent();
+        bench.far = bench.far.anew(Bench::config(), bench.now);
+        bench.message(11, 1);
+        bench.sent();
+        assert!(bench.far.is_inside());
+        bench
+    };
+    let mut bench = anew();
+    bench.relayed(&acknowledge(11, 0x1f, 1));
+    assert!(!bench.far.is_inside(), "it expects the beginning");
+    let mut bench = anew();
+    bench.message(12, 1);
+    assert!(!bench.far.is_inside(), "another message came in its place");
+}

@@ -2,6 +2,7 @@
 
 mod acks;
 mod again;
+mod amid;
 mod bounds;
 mod duplicates;
 mod failing;
