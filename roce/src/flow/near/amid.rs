@@ -9,7 +9,7 @@ use crate::flow::horizon::NEARBY;
 use crate::wire::Psn;
 
 /// The beginning of a message that was carried, and that no request has reached again.
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Amid {
     /// The PSN that would have come next.
     psn: Psn,

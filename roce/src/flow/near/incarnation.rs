@@ -72,7 +72,9 @@ struct Earlier {
     own: Option<Psn>,
     /// READs and atomics that this flow or one before carried, and knows no more.
     owed: Option<Owed>,
-    /// A message that this flow or one before carried the beginning of.
+    /// A message that this flow or one before carried the beginning of. Version 1 of snapshots does
+    /// not know of it.
+    #[serde(skip)]
     amid: Option<Amid>,
 }
 
