@@ -100,7 +100,7 @@ impl World {
         Ok(())
     }
 
-    /// A gateway stands still. Its peer hears nothing, and it finds that out itself once it goes on.
+    /// A gateway stands still. Its peer hears nothing, which it finds out itself once it goes on.
     fn pause(&mut self, site: usize, time: Duration) {
         let dead_after = self.scenario.dead_after;
         if self.sites[site].pause(self.now, self.now + time) && time >= dead_after {
