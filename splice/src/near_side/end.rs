@@ -139,7 +139,7 @@ impl NearSide {
         if let Some(flow) = self.flows.get_mut(slot).filter(|flow| !flow.near.is_dead()) {
             ctx.stats.idle_closed += 1;
             if flow.near.may_be_amid() && !flow.ending {
-                ctx.fail(flow.failure(Reason::RequesterGone, By::Us));
+                ctx.fail(flow.failure((Reason::RequesterGone, By::Us), ctx.classes));
                 flow.tell(&Head::Abort { flow: flow.id, reason: Reason::RequesterGone }, ctx);
             }
         }
