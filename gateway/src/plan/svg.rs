@@ -53,6 +53,14 @@ fn numbers(crossovers: &[Crossover], place: impl Fn(u64) -> f64) -> Vec<(u64, St
     numbers
 }
 
+/// The lines above a picture: what is drawn, and for which link.
+fn titles(subject: &Subject) -> [String; 2] {
+    let name = subject.name.as_ref().map_or_else(String::new, |name| format!("class {name}: "));
+    let percentile = subject.objective.percentile;
+    let title = format!("{name}p{percentile} completion over the time without loss or parity");
+    [title, headline(&subject.estimate)]
+}
+
 fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let sizes = curve_sizes(PER_OCTAVE);
     let curves = curves_at(subject, &sizes);
@@ -62,11 +70,9 @@ fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::erro
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let (head, area) = area.split_vertically(HEAD);
-    let name = subject.name.as_ref().map_or_else(String::new, |name| format!("class {name}: "));
-    let title =
-        format!("{name}p{} completion over the time without loss or parity", subject.objective.percentile);
+    let [title, link] = titles(subject);
     head.draw(&Text::new(title, (24, 12), ("sans-serif", 20)))?;
-    head.draw(&Text::new(headline(&subject.estimate), (24, 40), ("sans-serif", 14)))?;
+    head.draw(&Text::new(link, (24, 40), ("sans-serif", 14)))?;
     let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
     let mut chart = ChartBuilder::on(&area)
         .margin(MARGIN)

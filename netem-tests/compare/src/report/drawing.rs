@@ -103,6 +103,18 @@ fn picture(rows: &[Row], quantity: &Quantity, text: &mut String) -> Result<(), F
     Ok(())
 }
 
+/// A curve's points: for each row its best value of the peers that belong to it.
+fn points(rows: &[&Row], quantity: &Quantity, belongs: fn(Peer) -> bool) -> Vec<(f64, f64)> {
+    let mut points = Vec::new();
+    for (x, row) in (0i32..).zip(rows) {
+        let values = row.measured().filter(|(peer, _)| belongs(*peer));
+        let values = values.map(|(_, figures)| (quantity.of)(&row.cell, figures).clamp(1e-3, 1e3));
+        let best = if quantity.lowest { values.reduce(f64::min) } else { values.reduce(f64::max) };
+        points.extend(best.map(|value| (f64::from(x), value)));
+    }
+    points
+}
+
 /// Over the losses in the run's order, evenly spaced; the vertical axis is logarithmic.
 fn draw_panel(
     area: &DrawingArea<SVGBackend<'_>, Shift>,
@@ -111,21 +123,11 @@ fn draw_panel(
     cell: &Cell,
 ) -> Result<(), Failure> {
     let drops: Vec<Drops> = rows.iter().map(|row| row.cell.drops).collect();
-    let mut curves = Vec::new();
-    let (mut lowest, mut highest) = (0.5, 1.5);
-    for (_, colour, belongs) in CURVES {
-        let mut points = Vec::new();
-        for (x, row) in (0i32..).zip(rows) {
-            let values = row.measured().filter(|(peer, _)| belongs(*peer));
-            let values = values.map(|(_, figures)| (quantity.of)(&row.cell, figures).clamp(1e-3, 1e3));
-            let best = if quantity.lowest { values.reduce(f64::min) } else { values.reduce(f64::max) };
-            points.extend(best.map(|value| (f64::from(x), value)));
-        }
-        for (_, value) in &points {
-            (lowest, highest) = (f64::min(lowest, *value / 1.1), f64::max(highest, *value * 1.1));
-        }
-        curves.push((colour, points));
-    }
+    let curves = CURVES.map(|(_, colour, belongs)| (colour, points(rows, quantity, belongs)));
+    let values = curves.iter().flat_map(|(_, points)| points).map(|(_, value)| *value);
+    let (lowest, highest) = values.fold((0.5, 1.5), |(lowest, highest), value| {
+        (f64::min(lowest, value / 1.1), f64::max(highest, value * 1.1))
+    });
     let Cell { rtt, mtu, rate, size, outstanding, .. } = *cell;
     let (rate, size) = (rate_name(rate), human::size(size));
     let title = format!("{rate}, {rtt} ms, MTU {mtu}, {size} x {outstanding}");
