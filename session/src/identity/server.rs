@@ -209,7 +209,7 @@ mod tests {
     fn a_certificate_that_signs_itself_is_its_own_authority() {
         for is_ca in [IsCa::NoCa, IsCa::ExplicitNoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
             let dir = tempfile::tempdir().unwrap();
-            let (server, path) = own(dir.path(), is_ca.clone());
+            let (server, path) = own(dir.path(), is_ca);
             let tls = server.server_config().unwrap();
             let client = |path: &Path| client_config(Some(path), None).unwrap();
             for name in ["gw.example", "127.0.0.1"] {
