@@ -106,8 +106,7 @@ fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::erro
         legend.draw(&Text::new(candidate.to_string(), (32, y - 7), ("sans-serif", 14)))?;
         line += 1;
     }
-    let mut crossovers = subject.plan(&sizes).crossovers;
-    crossovers.truncate(CROSSOVERS);
+    let crossovers: Vec<_> = subject.plan(&sizes).crossovers.into_iter().take(CROSSOVERS).collect();
     for (number, crossover) in (1..).zip(&crossovers) {
         let at = crossover.size as f64;
         chart.draw_series(DashedLineSeries::new([(at, 1.0), (at, highest)], 3, 3, BLACK.mix(0.6).into()))?;
