@@ -42,7 +42,7 @@ pub use failures::{By, FlowFailure};
 pub use flow_report::{FlowReport, FlowState};
 pub use gateway::Gateway;
 pub use near_side::Patience;
-pub use openings::{FlowOpening, OpenedBetween};
+pub use openings::{FlowOpening, OpenedBetween, OpenedByHosts};
 pub use reliability::estimator::{Arrival, Ecn, LaneId};
 pub use reliability::lanes;
 pub use session_end::SessionEnd;

@@ -44,13 +44,19 @@ pub struct OpenedBetween {
     pub count: u64,
 }
 
-/// Flows that have been opened since they were last told of.
+impl From<FlowOpening> for OpenedBetween {
+    /// That one.
+    fn from(opening: FlowOpening) -> Self {
+        let FlowOpening { side, requester, target, .. } = opening;
+        Self { side, requester, target, count: 1 }
+    }
+}
+
+/// Flows that have been opened, counted by their hosts.
 ///
-/// Bound: the first 64 one by one, the others by their hosts. Of more than 64 pairs of hosts, those
-/// beyond are counted all together.
+/// Bound: 64 pairs of hosts, with each of both sides. Beyond it they are counted all together.
 #[derive(Debug)]
-pub(crate) struct Openings {
-    first: Kept<FlowOpening>,
+pub struct OpenedByHosts {
     between: Vec<OpenedBetween>,
     others: u64,
 }
@@ -58,25 +64,64 @@ pub(crate) struct Openings {
 /// Pairs of hosts, with each of both sides.
 const PAIRS: usize = 64;
 
+impl Default for OpenedByHosts {
+    fn default() -> Self {
+        Self { between: Vec::with_capacity(PAIRS), others: 0 }
+    }
+}
+
+impl OpenedByHosts {
+    /// Adds as many as were opened between two hosts.
+    pub fn add(&mut self, opened: OpenedBetween) {
+        let OpenedBetween { side, requester, target, count } = opened;
+        let is_same = |of: &OpenedBetween| (of.side, of.requester, of.target) == (side, requester, target);
+        // Most come in a row from the same hosts.
+        if let Some(between) = self.between.iter_mut().rev().find(|between| is_same(between)) {
+            between.count = between.count.saturating_add(count);
+        } else if self.between.len() < PAIRS {
+            self.between.push(opened);
+        } else {
+            self.add_others(count);
+        }
+    }
+
+    /// Adds so many whose hosts are not known.
+    pub fn add_others(&mut self, count: u64) {
+        self.others = self.others.saturating_add(count);
+    }
+
+    /// Returns true if there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.between.is_empty() && self.others == 0
+    }
+
+    /// Hands all pairs of hosts out, and returns how many flows there were besides.
+    pub fn take(&mut self, take: &mut dyn FnMut(OpenedBetween)) -> u64 {
+        self.between.drain(..).for_each(take);
+        std::mem::take(&mut self.others)
+    }
+}
+
+/// Flows that have been opened since they were last told of.
+///
+/// Bound: the first 64 one by one, the others by their hosts.
+#[derive(Debug)]
+pub(crate) struct Openings {
+    first: Kept<FlowOpening>,
+    others: OpenedByHosts,
+}
+
 impl Openings {
     pub(crate) fn new() -> Self {
-        Self { first: Kept::new(), between: Vec::with_capacity(PAIRS), others: 0 }
+        Self { first: Kept::new(), others: OpenedByHosts::default() }
     }
 
     pub(crate) fn push(&mut self, opening: &FlowOpening) {
         if self.first.has_room() {
             return self.first.push(*opening);
         }
-        let FlowOpening { side, requester, target, .. } = *opening;
-        let is_same = |of: &OpenedBetween| (of.side, of.requester, of.target) == (side, requester, target);
-        // Most come in a row from the same hosts.
-        if let Some(between) = self.between.iter_mut().rev().find(|between| is_same(between)) {
-            between.count += 1;
-        } else if self.between.len() < PAIRS {
-            self.between.push(OpenedBetween { side, requester, target, count: 1 });
-        } else {
-            self.others += 1;
-        }
+        self.others.add((*opening).into());
     }
 
     /// Hands all of them out, and returns how many there were besides.
@@ -85,9 +130,7 @@ impl Openings {
         first: &mut dyn FnMut(FlowOpening),
         between: &mut dyn FnMut(OpenedBetween),
     ) -> u64 {
-        let missed = self.first.take(first);
-        self.between.drain(..).for_each(between);
-        missed + std::mem::take(&mut self.others)
+        self.first.take(first) + self.others.take(between)
     }
 }
 

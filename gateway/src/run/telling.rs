@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use roce::ip::Reject;
 use roce::wire::Qpn;
 use session::control::{Impostor, Refusal};
-use splice::{By, FlowFailure, FlowOpening, FlowSide, LanDrop, OpenedBetween};
+use splice::{By, FlowFailure, FlowOpening, FlowSide, LanDrop};
 use tracing::{info, warn};
 
 use crate::events::EventKind;
@@ -119,12 +119,10 @@ impl Telling {
                 waiting.told();
                 tell(&beginning(&opening));
             }
-            Opened::Flow(FlowOpening { side, requester, target, .. }) => {
-                waiting.gather(&OpenedBetween { side, requester, target, count: 1 });
-            }
-            Opened::Between(between) => waiting.gather(&between),
+            Opened::Flow(opening) => waiting.others().add(opening.into()),
+            Opened::Between(between) => waiting.others().add(between),
         });
-        waiting.note(others);
+        waiting.others().add_others(others);
         for text in waiting.due(now) {
             tell(&text);
         }
@@ -357,6 +355,7 @@ mod tests {
     use std::sync::Arc;
 
     use config::Policy;
+    use splice::OpenedBetween;
     use splice::record::Reason;
 
     use super::*;

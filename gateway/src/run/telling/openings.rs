@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use splice::OpenedBetween;
+use splice::{OpenedBetween, OpenedByHosts};
 
 use super::end;
 
@@ -10,21 +10,17 @@ use super::end;
 const MOST: usize = 10;
 /// Between two, and between two tellings of the others.
 const EACH: Duration = Duration::from_secs(10);
-/// Pairs of hosts that others are counted for.
-const PAIRS: usize = 64;
 /// Pairs of hosts told of each time, those with most flows.
 const TOLD: usize = 8;
 
 /// Flows that have been opened. A few are told of one by one. The others are gathered by their
-/// hosts, and told of together every ten seconds. Bound: 64 pairs of hosts, beyond which only the
-/// number is known.
+/// hosts, and told of together every ten seconds. Bound: that of [`OpenedByHosts`].
 #[derive(Debug, Default)]
 pub(super) struct Openings {
     told: usize,
     /// When `told` last fell.
     fell: Option<Instant>,
-    between: Vec<OpenedBetween>,
-    others: u64,
+    gathered: OpenedByHosts,
     /// When the gathered ones were last told of.
     counted: Option<Instant>,
 }
@@ -45,38 +41,26 @@ impl Openings {
         self.told += 1;
     }
 
-    /// These were not.
-    pub(super) fn gather(&mut self, opened: &OpenedBetween) {
-        let OpenedBetween { side, requester, target, count } = *opened;
-        let is_same = |of: &OpenedBetween| (of.side, of.requester, of.target) == (side, requester, target);
-        if let Some(between) = self.between.iter_mut().find(|between| is_same(between)) {
-            between.count = between.count.saturating_add(count);
-        } else if self.between.len() < PAIRS {
-            self.between.push(*opened);
-        } else {
-            self.note(count);
-        }
-    }
-
-    /// So many more, whose hosts are not known.
-    pub(super) fn note(&mut self, others: u64) {
-        self.others = self.others.saturating_add(others);
+    /// Those that were not told of.
+    pub(super) fn others(&mut self) -> &mut OpenedByHosts {
+        &mut self.gathered
     }
 
     /// Returns what is to be told now of those that were gathered.
     pub(super) fn due(&mut self, now: Instant) -> Vec<String> {
         let is_due = self.counted.is_none_or(|at| now.saturating_duration_since(at) >= EACH);
-        if !is_due || (self.between.is_empty() && self.others == 0) {
+        if !is_due || self.gathered.is_empty() {
             return Vec::new();
         }
         self.counted = Some(now);
-        self.between.sort_by_key(|between| std::cmp::Reverse(between.count));
-        let rest: u64 = self.between.iter().skip(TOLD).map(|between| between.count).sum();
-        let others = std::mem::take(&mut self.others).saturating_add(rest);
-        let texts =
-            self.between.drain(..).take(TOLD).map(|OpenedBetween { side, requester, target, count }| {
-                format!("{requester} > {target}: {count} more (the {} is here)", end(side))
-            });
+        let mut between = Vec::new();
+        let others = self.gathered.take(&mut |opened| between.push(opened));
+        between.sort_by_key(|between| std::cmp::Reverse(between.count));
+        let rest: u64 = between.iter().skip(TOLD).map(|between| between.count).sum();
+        let others = others.saturating_add(rest);
+        let texts = between.into_iter().take(TOLD).map(|OpenedBetween { side, requester, target, count }| {
+            format!("{requester} > {target}: {count} more (the {} is here)", end(side))
+        });
         let mut texts: Vec<_> = texts.collect();
         if others > 0 {
             texts.push(format!("{others} more, between other hosts or hosts not known"));
