@@ -84,17 +84,13 @@ pub fn init(dir: &Path, sites: &[Site], rate: Rate) -> Result<Vec<PathBuf>, Init
             return Err(InitError::File { path: path.clone(), source: io::ErrorKind::AlreadyExists.into() });
         }
     }
-    let twice =
-        sites.iter().enumerate().find(|(at, site)| sites.iter().take(*at).any(|one| one.name == site.name));
-    if let Some((_, site)) = twice {
-        return Err(KeysError::Duplicate(site.name.clone()).into());
-    }
+    let names: Vec<_> = sites.iter().map(|site| site.name.clone()).collect();
+    keys::check_names(&names)?;
     // What `longhaul check` would refuse is not written.
     let texts: Vec<_> = sites.iter().map(|own| text(own, sites, rate)).collect();
     for (path, text) in paths.iter().zip(&texts) {
         config::Gateway::parse(path, text).map_err(|invalid| InitError::Sites(Box::new(invalid)))?;
     }
-    let names: Vec<_> = sites.iter().map(|site| site.name.clone()).collect();
     keys::generate(&keys::Request { dir, sites: &names, force: false })?;
     for (path, text) in paths.iter().zip(&texts) {
         let file = OpenOptions::new().write(true).create_new(true).open(path);

@@ -157,7 +157,8 @@ pub fn generate(request: &Request<'_>) -> Result<Summary, KeysError> {
     Ok(Summary { authority, sites })
 }
 
-fn check_names(sites: &[String]) -> Result<(), KeysError> {
+/// Refuses names that no site can have, and one that two have.
+pub(crate) fn check_names(sites: &[String]) -> Result<(), KeysError> {
     let mut seen = BTreeSet::new();
     for site in sites {
         server_name(site).map_err(KeysError::Name)?;
