@@ -6,7 +6,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::server::ParsedCertificate;
-use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, OtherError, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::{IdentityError, provider, validity};
@@ -44,6 +44,14 @@ impl KnownVerifier {
     }
 }
 
+/// Returns true if a server's certificate was refused since it says that it is an authority's.
+fn is_for_an_authority(refused: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = refused else {
+        return false;
+    };
+    matches!(why.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
+}
+
 impl ServerCertVerifier for KnownVerifier {
     fn verify_server_cert(
         &self,
@@ -63,10 +71,10 @@ impl ServerCertVerifier for KnownVerifier {
                         Err(refused) if is_known => refused,
                         judged => return judged,
                     };
-                // It says that it is an authority. All else must be in order.
-                let rustls::Error::InvalidCertificate(CertificateError::Other(_)) = refused else {
+                // All else must be in order.
+                if !is_for_an_authority(&refused) {
                     return Err(refused);
-                };
+                }
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, name)?;
                 match validity::earliest_end(std::slice::from_ref(end_entity)) {
                     Some(end) if now <= end => Ok(ServerCertVerified::assertion()),

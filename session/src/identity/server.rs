@@ -192,10 +192,10 @@ mod tests {
     }
 
     /// Makes a certificate that signs itself, and its key.
-    fn own(dir: &Path, is_ca: IsCa) -> (ServerIdentity, PathBuf) {
+    fn own(dir: &Path, change: impl FnOnce(&mut CertificateParams)) -> (ServerIdentity, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(["gw.example".to_owned(), "127.0.0.1".to_owned()]).unwrap();
-        params.is_ca = is_ca;
+        change(&mut params);
         let path = dir.join("own.crt");
         std::fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
         let key_path = dir.join("own.key");
@@ -209,7 +209,7 @@ mod tests {
     fn a_certificate_that_signs_itself_is_its_own_authority() {
         for is_ca in [IsCa::NoCa, IsCa::ExplicitNoCa, IsCa::Ca(BasicConstraints::Unconstrained)] {
             let dir = tempfile::tempdir().unwrap();
-            let (server, path) = own(dir.path(), is_ca);
+            let (server, path) = own(dir.path(), |params| params.is_ca = is_ca);
             let tls = server.server_config().unwrap();
             let client = |path: &Path| client_config(Some(path), None).unwrap();
             for name in ["gw.example", "127.0.0.1"] {
@@ -217,7 +217,7 @@ mod tests {
                 shake(&tls, client(&path), name).unwrap_or_else(|error| panic!("{is_ca:?}: {error}"));
             }
             let other = tempfile::tempdir().unwrap();
-            let (_, other) = own(other.path(), is_ca);
+            let (_, other) = own(other.path(), |params| params.is_ca = is_ca);
             for (path, name) in [(&path, "other.example"), (&other, "gw.example")] {
                 let refused = shake(&tls, client(path), name).unwrap_err();
                 assert!(matches!(refused, rustls::Error::InvalidCertificate(_)), "{refused}");
@@ -232,16 +232,12 @@ mod tests {
     #[test]
     fn an_authority_that_has_expired_is_not_trusted_for_itself() {
         let dir = tempfile::tempdir().unwrap();
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(["gw.example".to_owned()]).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
-        params.not_after = rcgen::date_time_ymd(2001, 1, 1);
-        let (path, key_path) = (dir.path().join("own.crt"), dir.path().join("own.key"));
-        std::fs::write(&path, params.self_signed(&key).unwrap().pem()).unwrap();
-        std::fs::write(&key_path, key.serialize_pem()).unwrap();
-        std::fs::set_permissions(&key_path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
-        let server = ServerIdentity::load(&path, &key_path).unwrap().server_config().unwrap();
+        let (server, path) = own(dir.path(), |params| {
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+            params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        });
+        let server = server.server_config().unwrap();
         assert!(shake(&server, client_config(Some(&path), None).unwrap(), "gw.example").is_err());
     }
 
