@@ -21,20 +21,20 @@ const KCP_START: Duration = Duration::from_millis(300);
 const WAN: u16 = 14791;
 /// IP, UDP and WireGuard's own, and its padding.
 const WIREGUARD_HEADERS: u16 = 80;
-const WIREGUARD_START: Duration = Duration::from_millis(700);
 /// Interface, private key, the other's public key, its address, MTU, own address, the other's.
-/// wireguard-go makes the interface, and is configured as soon as it has.
+/// wireguard-go makes the interface, and is configured as soon as it has; then the script is ready.
 const WIREGUARD: &str = r#"
 set -e
 (
-  for _ in $(seq 50); do
+  for _ in $(seq 500); do
     echo "$2" | wg set "$1" private-key /dev/stdin listen-port 51820 peer "$3" endpoint "$4:51820" \
-      allowed-ips "$7/32" 2> /dev/null && break
+      allowed-ips "$7/32" > /dev/null 2>&1 && break
     sleep 0.02
   done
   ip address add "$6/24" dev "$1"
   ip link set "$1" mtu "$5" up
-) > /dev/null &
+  echo ready
+) &
 LOG_LEVEL=error exec wireguard-go -f "$1"
 "#;
 
@@ -323,7 +323,7 @@ impl Stage<'_> {
         let mtu = self.cell.mtu.saturating_sub(WIREGUARD_HEADERS).to_string();
         let mut parts = Vec::new();
         for (own, other) in [(&receiver, &sender), (&sender, &receiver)] {
-            let mut part = self.part(own.site, Path::new("sh"), Ready::After(WIREGUARD_START))?;
+            let mut part = self.part(own.site, Path::new("sh"), Ready::Says)?;
             part.carries = true;
             let command = &mut part.launch.command;
             command.args(["-c", WIREGUARD, "wireguard", own.interface, &own.private]);
