@@ -8,9 +8,6 @@ use super::{are_seeds_named, play_all};
 
 /// Nobody was heard while nobody listened: contents are right, and where nothing else goes wrong no
 /// operation fails.
-///
-/// Seed 33 does not hold yet: its requester gives up amid a message after two outages, and nobody
-/// tells the target's program that the rest will not come (I7).
 #[test]
 fn gateways_stand_still_and_no_flow_ends() {
     #[derive(Debug, Default)]
@@ -21,7 +18,7 @@ fn gateways_stand_still_and_no_flow_ends() {
         failed: u64,
     }
     let seen = Mutex::new(Seen::default());
-    play_all("gateways_stand_still_and_no_flow_ends", 30, Scenario::draw_with_pauses, &|_, report| {
+    play_all("gateways_stand_still_and_no_flow_ends", 40, Scenario::draw_with_pauses, &|_, report| {
         let Ok(mut seen) = seen.lock() else { return };
         seen.benign += u64::from(report.benign);
         seen.resumed += report.resumed;

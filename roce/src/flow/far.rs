@@ -220,10 +220,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// path MTU, and which message the target may be amid. It also knows where a READ was cut
     /// before the path MTU was known: asked for again, a long READ is cut where it was.
     pub fn anew(&self, config: impl Into<Arc<FarConfig>>, now: Instant) -> Far<B> {
-        Far {
-            came: self.came.anew(!self.excuse.awaits_earlier()),
-            ..Far::new(config, Arc::clone(&self.stats), now)
-        }
+        Far { came: self.came.anew(self.within()), ..Far::new(config, Arc::clone(&self.stats), now) }
     }
 
     /// A flow that waits for its first request. Flows of one configuration share it, and those of
@@ -359,8 +356,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn start_over(&mut self, psn: Psn) {
-        // Not where it has said that it expects an earlier request.
-        self.came.begin_at(psn, !self.excuse.awaits_earlier());
+        self.came.begin_at(psn, self.within());
         self.relay.tell(psn);
         self.window = Window::at(psn);
         self.silence.end();
@@ -607,13 +603,6 @@ impl<B: AsRef<[u8]>> Far<B> {
     pub fn is_idle(&self) -> bool {
         let aborting = matches!(self.state, State::Aborting { .. });
         self.window.is_empty() && self.replays.is_empty() && self.relay.is_done() && !aborting
-    }
-
-    /// The target has, or is to get, the beginning of a message whose end has not come. Where it
-    /// says that it has more than was sent, it has that end: a flow begun anew got repeats of which
-    /// the rest was lost.
-    pub fn is_inside(&self) -> bool {
-        self.came.is_inside(self.beyond())
     }
 
     /// Bytes asked for by the READ, or the replay of one, whose next response stands at this PSN.

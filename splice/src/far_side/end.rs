@@ -32,8 +32,12 @@ impl FarSide {
     pub(crate) fn handle_abort(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_id.get(&id) else { return };
         let Some(flow) = self.flows.get(slot) else { return };
-        if reason == Reason::RequesterGone && flow.is_idle() && !flow.far.is_inside() {
-            return;
+        if reason == Reason::RequesterGone && flow.is_idle() {
+            if !flow.far.is_inside() {
+                return;
+            }
+            // The requester's gateway could not know.
+            ctx.fail(flow.failure(reason, ctx.classes));
         }
         self.abort(slot, ctx);
     }

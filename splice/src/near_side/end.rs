@@ -134,12 +134,11 @@ impl NearSide {
     }
 
     /// Forgets the flow, which has been idle for long or refused its requester for long. Its target
-    /// may be amid a message that the requester went back before: the far half knows.
+    /// may be amid a message that the requester went back before: the far half knows, and says so.
     pub(super) fn close_idle(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot).filter(|flow| !flow.near.is_dead()) {
             ctx.stats.idle_closed += 1;
             if flow.near.may_be_amid() && !flow.ending {
-                ctx.fail(flow.failure((Reason::RequesterGone, By::Us), ctx.classes));
                 flow.tell(&Head::Abort { flow: flow.id, reason: Reason::RequesterGone }, ctx);
             }
         }

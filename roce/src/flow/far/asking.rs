@@ -106,6 +106,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let is_before = self.is_before_all(psn);
         if is_before {
             self.excuse.set_awaits_earlier(true);
+            self.came.note_expected(psn);
         }
         is_before
     }

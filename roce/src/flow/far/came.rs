@@ -20,35 +20,73 @@ pub(super) struct Came {
     first: Psn,
     /// The last request taken does not end its message.
     is_inside: bool,
-    /// The flow began earlier when a message had come up to `amid`, and has not reached that again.
-    /// The target may have the beginning of that. Version 1 of snapshots does not know of it.
-    #[serde(skip)]
-    may_be_amid: bool,
-    #[serde(skip)]
-    amid: Psn,
+    /// In a snapshot of version 1, where a READ was cut.
+    #[serde(with = "ends")]
+    rare: Option<Box<Rare>>,
+}
+
+/// Knowledge that few flows have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rare {
     /// Where a READ was cut that would be cut elsewhere with the path MTU as it is known now, and
     /// how many PSNs follow.
-    #[serde(with = "ends")]
     odd_cut: Option<(Psn, NonZeroU32)>,
+    amid: Option<Amid>,
+}
+
+impl Rare {
+    fn boxed(self) -> Option<Box<Rare>> {
+        (self.odd_cut.is_some() || self.amid.is_some()).then(|| Box::new(self))
+    }
+}
+
+/// Messages that the target may have the beginning of, though the flow has forgotten their requests:
+/// it began earlier, or in another one's place, and has not come past them again. Most flows have
+/// none.
+#[derive(Clone, Copy, Debug)]
+struct Amid {
+    /// The first PSN within one of them that the target may expect, and the last.
+    first: Psn,
+    last: Psn,
+    /// What the target, asked by this flow, has said last that it expects.
+    named: Option<Psn>,
+}
+
+impl Amid {
+    /// Returns whether a target of which the last word is known may be amid one of them.
+    fn is_possible(&self) -> bool {
+        self.named.is_none_or(|psn| !psn.is_before(self.first) && !psn.is_after(self.last))
+    }
+
+    /// Both together, of which the target has yet to speak.
+    fn with(self, (first, last): (Psn, Psn)) -> Amid {
+        Amid {
+            first: if first.is_before(self.first) { first } else { self.first },
+            last: if last.is_after(self.last) { last } else { self.last },
+            named: None,
+        }
+    }
 }
 
 /// In a snapshot, where a READ was cut stands with its end.
 mod ends {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::{NonZeroU32, Psn, rest};
+    use super::{Psn, Rare, rest};
 
     pub(super) fn serialize<S: Serializer>(
-        cut: &Option<(Psn, NonZeroU32)>,
+        rare: &Option<Box<Rare>>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
+        let cut = rare.as_ref().and_then(|rare| rare.odd_cut);
         cut.map(|(at, more)| (at, at + more.get())).serialize(serializer)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
-    ) -> Result<Option<(Psn, NonZeroU32)>, D::Error> {
-        Ok(Option::<(Psn, Psn)>::deserialize(deserializer)?.and_then(rest))
+    ) -> Result<Option<Box<Rare>>, D::Error> {
+        let odd_cut = Option::<(Psn, Psn)>::deserialize(deserializer)?.and_then(rest);
+        Ok(Rare { odd_cut, amid: None }.boxed())
     }
 }
 
@@ -61,36 +99,44 @@ impl Came {
     pub(super) fn new(mtu: Option<PathMtu>) -> Came {
         let psn = Psn::default();
         let horizon = Horizon::at(psn);
-        Came {
-            mtu: MtuSet::new(mtu),
-            horizon,
-            first: psn,
-            is_inside: false,
-            may_be_amid: false,
-            amid: psn,
-            odd_cut: None,
-        }
+        Came { mtu: MtuSet::new(mtu), horizon, first: psn, is_inside: false, rare: None }
     }
 
     /// Returns the knowledge that goes on where another flow takes the place of this one.
-    /// `is_amid`: the target may be amid the request that came last.
-    pub(super) fn anew(&self, is_amid: bool) -> Came {
-        let (may_be_amid, amid) = self.amid(is_amid);
-        Came { mtu: self.mtu, odd_cut: self.odd_cut, may_be_amid, amid, ..Came::new(None) }
+    /// `forgotten`: the PSNs, the first and the last, that the target may expect within messages of
+    /// this one.
+    pub(super) fn anew(&self, forgotten: Option<(Psn, Psn)>) -> Came {
+        let rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten) };
+        Came { mtu: self.mtu, rare: rare.boxed(), ..Came::new(None) }
     }
 
-    /// Returns whether the target may be amid a message, and which PSN it expects if it is.
-    fn amid(&self, is_amid: bool) -> (bool, Psn) {
-        let floor = self.horizon.floor();
-        let is_later = is_amid && self.is_inside && !(self.may_be_amid && floor.is_before(self.amid));
-        if is_later { (true, floor) } else { (self.may_be_amid, self.amid) }
+    fn odd_cut(&self) -> Option<(Psn, NonZeroU32)> {
+        self.rare.as_ref()?.odd_cut
     }
 
-    /// The requests begin at this PSN. `is_amid`: the target may be amid the one that came last.
-    pub(super) fn begin_at(&mut self, psn: Psn, is_amid: bool) {
-        (self.may_be_amid, self.amid) = self.amid(is_amid);
+    /// Returns what the target may be amid by its last word.
+    fn possible(&self) -> Option<Amid> {
+        self.rare.as_ref()?.amid.filter(Amid::is_possible)
+    }
+
+    fn amid_with(&self, forgotten: Option<(Psn, Psn)>) -> Option<Amid> {
+        let own = |(first, last)| Amid { first, last, named: None };
+        match (self.possible(), forgotten) {
+            (Some(earlier), Some(more)) => Some(earlier.with(more)),
+            (earlier, more) => earlier.map(|amid| Amid { named: None, ..amid }).or(more.map(own)),
+        }
+    }
+
+    /// The requests begin at this PSN; `forgotten` as above.
+    pub(super) fn begin_at(&mut self, psn: Psn, forgotten: Option<(Psn, Psn)>) {
+        self.rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten) }.boxed();
         self.is_inside = false;
         (self.first, self.horizon) = (psn, Horizon::at(psn));
+    }
+
+    /// Returns the PSN of the request that comes next, if it goes on with a message.
+    pub(super) fn within(&self) -> Option<Psn> {
+        self.is_inside.then(|| self.horizon.floor())
     }
 
     /// This one is to come again.
@@ -110,13 +156,19 @@ impl Came {
             self.mtu.learn_full(payload);
         }
         let before = self.horizon.pass(psn, read, &mut self.mtu);
-        self.may_be_amid &= self.horizon.floor().is_before(self.amid);
+        let floor = self.horizon.floor();
+        if let Some(rare) = &mut self.rare {
+            rare.amid.take_if(|amid| !floor.is_before(amid.last));
+        }
         before
     }
 
-    /// The target expects this PSN. If that lies before where it may be amid a message, it is not.
+    /// The target says that it expects this PSN. It may have said so before it got further, so only
+    /// its last word counts.
     pub(super) fn note_expected(&mut self, psn: Psn) {
-        self.may_be_amid &= !psn.is_before(self.amid);
+        if let Some(amid) = self.rare.as_mut().and_then(|rare| rare.amid.as_mut()) {
+            amid.named = Some(psn);
+        }
     }
 
     pub(super) fn first(&self) -> Psn {
@@ -126,8 +178,13 @@ impl Came {
     /// The target has, or is to get, the beginning of a message whose end has not come. `beyond`:
     /// it says that it has all before this PSN, which is more than was sent. Then it has that end.
     pub(super) fn is_inside(&self, beyond: Option<Psn>) -> bool {
-        let is_amid = self.may_be_amid && beyond.is_none_or(|to| !to.is_after(self.amid));
-        is_amid || self.is_inside && beyond.is_none()
+        self.is_inside && beyond.is_none() || self.may_be_amid()
+    }
+
+    /// A target that expects what comes next after a whole message is amid none.
+    fn may_be_amid(&self) -> bool {
+        let is_at_end = |psn: Psn| psn == self.horizon.floor() && !self.is_inside;
+        self.possible().is_some_and(|amid| !amid.named.is_some_and(is_at_end))
     }
 
     /// Returns whether this PSN lies little before all requests.
@@ -144,14 +201,16 @@ impl Came {
 
     /// A READ was cut at the first PSN that would be cut elsewhere, and ends before the second.
     pub(super) fn note_odd_cut(&mut self, cut: Option<(Psn, Psn)>) {
-        self.odd_cut = cut.and_then(rest).or(self.odd_cut);
+        if let Some(cut) = cut.and_then(rest) {
+            self.rare.get_or_insert_default().odd_cut = Some(cut);
+        }
     }
 
     /// Where the READ that this is the rest of was cut unlike others; 0 if it was not.
     pub(super) fn odd_cut_of(&self, rest: &Progress) -> u32 {
         let is_of =
             |&(cut, more): &(Psn, NonZeroU32)| cut + more.get() == rest.end() && rest.start.is_before(cut);
-        let cut = self.odd_cut.filter(is_of);
+        let cut = self.odd_cut().filter(is_of);
         let psns = cut.map_or(0, |(cut, _)| cut.distance(rest.start).unsigned_abs());
         psns * self.mtu.known().unwrap_or(0)
     }

@@ -12,6 +12,20 @@ use crate::wire::{Aeth, Nak, Packet, Psn, Qpn, Syndrome};
 const UNKNOWN: u32 = 2 * NEARBY as u32;
 
 impl<B: AsRef<[u8]>> Far<B> {
+    /// The target has, or is to get, the beginning of a message whose end has not come. Where it
+    /// says that it has more than was sent, it has that end: a flow begun anew got repeats of which
+    /// the rest was lost.
+    pub fn is_inside(&self) -> bool {
+        self.came.is_inside(self.beyond())
+    }
+
+    /// The PSNs within messages that the target may expect now, the first and the last. None where
+    /// it has said that it expects an earlier request.
+    pub(super) fn within(&self) -> Option<(Psn, Psn)> {
+        let may_be = !self.excuse.awaits_earlier();
+        may_be.then(|| self.window.within(self.came.within())).flatten()
+    }
+
     /// Drops what is buffered and puts the target's queue pair in error, so that its program sees
     /// the end. Poll on until [`is_dead`](Far::is_dead).
     pub fn abort(&mut self, now: Instant) {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::read::Progress;
 use crate::flow::horizon::MtuSet;
 use crate::flow::near::Class;
-use crate::wire::{Kind, Psn};
+use crate::wire::{Kind, Opcode, Psn};
 
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Entry<B> {
@@ -15,6 +15,12 @@ pub(super) struct Entry<B> {
     pub(super) ends: bool,
     /// PSNs and progress; a SEND's or WRITE's packet spans one.
     pub(super) read: Progress,
+}
+
+impl<B: AsRef<[u8]>> Entry<B> {
+    fn starts(&self) -> bool {
+        Opcode::of(self.packet.as_ref()).is_some_and(Opcode::starts_message)
+    }
 }
 
 impl<B> Entry<B> {
@@ -237,6 +243,15 @@ impl<B: AsRef<[u8]>> Window<B> {
     fn awaiting_at(&self) -> Option<usize> {
         let mut sent = self.entries.iter().take_while(|entry| entry.psn().is_before(self.high));
         sent.position(|entry| entry.is_answered())
+    }
+
+    /// Returns the first and the last PSN within a message that the target may expect now, having
+    /// got what was sent. `next`: the request that is still to come goes on with one.
+    pub(super) fn within(&self, next: Option<Psn>) -> Option<(Psn, Psn)> {
+        let is_within = |entry: &&Entry<B>| !entry.starts() && !entry.psn().is_after(self.high);
+        let first = self.entries.iter().find(is_within).map(Entry::psn).or(next)?;
+        let last = next.or_else(|| self.entries.iter().rfind(is_within).map(Entry::psn))?;
+        Some((first, last))
     }
 
     /// A request of one of these kinds was sent that this PSN answers.

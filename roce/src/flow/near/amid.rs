@@ -4,37 +4,20 @@
 //! A requester that goes back sends it again, and its end. One that falls silent instead leaves the
 //! target's program waiting for the rest. The ring, which would tell, has been forgotten.
 
-use super::Near;
+use super::{Near, later};
 use crate::flow::horizon::NEARBY;
 use crate::wire::Psn;
 
-/// The beginning of a message that was carried, and that no request has reached again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Amid {
-    /// The PSN that would have come next.
-    psn: Psn,
-    /// The target's count of messages when it last spoke to the flow that carried it. `None`: it
-    /// had not.
-    msn: Option<u32>,
-}
-
-impl Amid {
-    /// Returns whether a target that has counted `msn` messages, as it first answers `completed` of
-    /// the flow, may be in an incarnation that began with that.
-    fn may_precede(self, msn: u32, completed: u32) -> bool {
-        msn == completed || self.msn.is_some_and(|before| msn < before)
-    }
-}
-
 impl Near {
-    /// Returns what the target may be amid when the requests begin again at `psn`.
-    pub(super) fn amid_for(&self, psn: Psn) -> Option<Amid> {
-        let floor = self.seen.floor();
-        let own = (self.ring.is_open() && !self.is_known_over())
-            .then(|| Amid { psn: floor, msn: (!self.is_unproven()).then(|| self.target.aeth().msn) });
-        let earlier = self.incarnation.amid().filter(|amid| own.is_none() || floor.is_before(amid.psn));
-        let is_beyond = |amid: &Amid| (1..=NEARBY).contains(&amid.psn.distance(psn));
-        earlier.or(own).filter(is_beyond)
+    /// Returns the PSN up to which messages were carried that the target may be amid when the
+    /// requests begin again at `psn`.
+    pub(super) fn amid_for(&self, psn: Psn) -> Option<Psn> {
+        let own = self.ring.amid_to().filter(|_| !self.is_known_over());
+        let amid = match (own, self.incarnation.amid()) {
+            (Some(own), Some(earlier)) => Some(later(own, earlier)),
+            (own, earlier) => own.or(earlier),
+        };
+        amid.filter(|amid| (1..=NEARBY).contains(&amid.distance(psn)))
     }
 
     /// Keeps in mind what the target may be amid, before the ring is forgotten.
@@ -46,14 +29,7 @@ impl Near {
     /// Requests have come up to the PSN expected: from there on the ring tells.
     pub(super) fn note_amid_reached(&mut self) {
         let floor = self.seen.floor();
-        if self.incarnation.amid().is_some_and(|amid| !floor.is_before(amid.psn)) {
-            self.incarnation.set_amid(None);
-        }
-    }
-
-    /// The target has spoken to this flow for the first time.
-    pub(super) fn note_amid_counted(&mut self, msn: u32, completed: u32) {
-        if self.incarnation.amid().is_some_and(|amid| amid.may_precede(msn, completed)) {
+        if self.incarnation.amid().is_some_and(|amid| !floor.is_before(amid)) {
             self.incarnation.set_amid(None);
         }
     }

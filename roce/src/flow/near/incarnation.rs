@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::amid::Amid;
 use super::answers::Asked;
 use super::owed::Owed;
 use super::seen::Seen;
@@ -72,10 +71,10 @@ struct Earlier {
     own: Option<Psn>,
     /// READs and atomics that this flow or one before carried, and knows no more.
     owed: Option<Owed>,
-    /// A message that this flow or one before carried the beginning of. Version 1 of snapshots does
-    /// not know of it.
+    /// Up to here this flow or one before carried messages that the target may be amid. Version 1 of
+    /// snapshots does not know of it.
     #[serde(skip)]
-    amid: Option<Amid>,
+    amid: Option<Psn>,
 }
 
 impl Incarnation {
@@ -103,11 +102,11 @@ impl Incarnation {
         }
     }
 
-    pub(super) fn amid(&self) -> Option<Amid> {
+    pub(super) fn amid(&self) -> Option<Psn> {
         self.earlier.as_ref()?.amid
     }
 
-    pub(super) fn set_amid(&mut self, amid: Option<Amid>) {
+    pub(super) fn set_amid(&mut self, amid: Option<Psn>) {
         if amid.is_some() || self.earlier.is_some() {
             self.earlier.get_or_insert_default().amid = amid;
         }

@@ -138,7 +138,6 @@ impl Near {
     /// answered `completed` of this flow. If these are all, nothing before is of its incarnation.
     pub(super) fn note_first_count(&mut self, msn: u32, completed: usize) {
         let completed = u32::try_from(completed).unwrap_or(u32::MAX);
-        self.note_amid_counted(msn, completed);
         self.incarnation.settle_owed(|owed| {
             if owed.precedes(msn, completed) {
                 owed.list.clear();

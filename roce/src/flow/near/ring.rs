@@ -393,9 +393,11 @@ impl Ring {
         }
     }
 
-    /// The last request that came does not end its message.
-    pub(super) fn is_open(&self) -> bool {
-        self.messages.back().is_some_and(|last| !last.complete)
+    /// Returns where the last message ends, as far as it has come, that the target may be amid.
+    pub(super) fn amid_to(&self) -> Option<Psn> {
+        let may_be_amid =
+            |message: &&Message| message.class == Class::Plain && (message.span > 1 || !message.complete);
+        self.messages.iter().rfind(may_be_amid).map(Message::end)
     }
 
     /// The target has a part of the oldest message, and not the rest.

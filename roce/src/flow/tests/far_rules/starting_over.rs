@@ -154,3 +154,45 @@ fn a_flow_in_place_of_another_is_left_inside_the_message_that_its_target_may_hav
     bench.message(12, 1);
     assert!(!bench.far.is_inside(), "another message came in its place");
 }
+
+/// What had come whole may have reached the target in part: its last word tells.
+#[test]
+fn a_flow_in_place_of_another_is_left_inside_a_whole_message_that_its_target_may_have_in_part() {
+    let anew = |is_sent: bool| {
+        let mut bench = Bench::new();
+        bench.message(11, 3);
+        bench.message(14, 1);
+        if is_sent {
+            bench.sent();
+        }
+        bench.far = bench.far.anew(Bench::config(), bench.now);
+        bench.message(10, 1);
+        bench.sent();
+        bench
+    };
+    // It expects 12 or 13: the message goes on.
+    for (named, is_inside) in [(11, true), (12, true), (13, false)] {
+        let mut bench = anew(true);
+        assert!(bench.far.is_inside(), "it has not spoken");
+        for _ in 0..2 {
+            bench.relayed(&acknowledge(named, 0x1f, 1));
+        }
+        assert_eq!(bench.far.is_inside(), is_inside, "{named}");
+    }
+    // The new flow's message ends there, and so does the target's.
+    let mut bench = anew(true);
+    bench.message(11, 1);
+    bench.sent();
+    bench.relayed(&acknowledge(11, 0x1f, 1));
+    assert!(!bench.far.is_inside());
+    // A word that was under way is not its last.
+    let mut bench = anew(true);
+    bench.relayed(&acknowledge(10, 0x1f, 1));
+    assert!(!bench.far.is_inside());
+    for _ in 0..2 {
+        bench.relayed(&acknowledge(12, 0x1f, 1));
+    }
+    assert!(bench.far.is_inside());
+    // Nothing of it had been sent.
+    assert!(!anew(false).far.is_inside());
+}

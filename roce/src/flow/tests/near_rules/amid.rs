@@ -47,12 +47,22 @@ fn a_requester_that_comes_to_where_it_was_is_amid_nothing_else() {
     assert!(!bench.near.may_be_amid());
 }
 
-/// The target counts from its own beginning: its queue pair was reset.
+/// A message came whole, and its target may have got only a part of it. One packet is no message
+/// that anybody could be amid.
 #[test]
-fn a_target_that_began_with_the_flow_is_amid_nothing_from_before() {
-    let mut bench = begun_earlier();
-    bench.response(&acknowledge(100, 0x1f, 1));
-    assert!(!bench.near.may_be_amid());
+fn a_flow_in_place_of_one_with_a_whole_message_unanswered_knows_of_that() {
+    for (packets, may_be_amid) in [(1, false), (3, true)] {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.response(&acknowledge(100, 0x1f, 5));
+        bench.said();
+        bench.message(101, packets);
+        begin_anew(&mut bench, 100);
+        assert_eq!(bench.near.may_be_amid(), may_be_amid);
+        // How many messages the target has counted proves nothing.
+        bench.response(&acknowledge(100, 0x1f, 1));
+        assert_eq!(bench.near.may_be_amid(), may_be_amid);
+    }
 }
 
 /// A gateway that knows nothing gets the beginning of a second message first.
