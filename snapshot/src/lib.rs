@@ -10,6 +10,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use postcard::ser_flavors::Flavor;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -86,10 +87,31 @@ impl Drop for Present {
 /// Some part of it cannot be written: a point in time that lies centuries away.
 pub fn write<T: Serialize + ?Sized>(state: &T, now: Instant) -> Result<Vec<u8>, Unwritable> {
     let _present = Present::set(now);
-    let snapshot = postcard::to_extend(state, vec![0; HEADER]);
+    let snapshot = postcard::serialize_with_flavor(state, Whole(vec![0; HEADER]));
     let mut snapshot = snapshot.map_err(|error| Unwritable(error.to_string()))?;
     seal(&mut snapshot);
     Ok(snapshot)
+}
+
+/// Appends what is written. Packets come as slices, and are copied as such.
+struct Whole(Vec<u8>);
+
+impl Flavor for Whole {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
 }
 
 /// Writes the header of the state behind it: [`HEADER`] bytes of anything, and a state.

@@ -16,6 +16,7 @@ mod stages;
 mod streams;
 mod threads;
 mod turns;
+mod upgrade;
 
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -39,6 +40,7 @@ pub use soak::Soak;
 pub use streams::Wan;
 pub use threads::Threads;
 pub use turns::Turns;
+pub use upgrade::Upgrade;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const TICK: Duration = Duration::from_millis(50);

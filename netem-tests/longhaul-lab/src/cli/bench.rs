@@ -1,6 +1,6 @@
 //! `longhaul-lab bench`
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -50,6 +50,9 @@ enum BenchCommand {
     Lane(SecondsArgs),
     /// Measure the way over the WAN by itself, records in and records out, as a share of that
     Wan(WanArgs),
+    /// Measure how long a gateway's state takes from one process to the next, by flows and by what
+    /// waits
+    Upgrade(UpgradeArgs),
     /// Measure an older `longhaul-lab` and this one in turns, and print new over old
     Turns(TurnsArgs),
 }
@@ -117,6 +120,21 @@ struct MemoryArgs {
 }
 
 #[derive(Debug, Args)]
+struct UpgradeArgs {
+    /// Flows, each number with each number of bytes
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "100,10000",
+        value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    flows: Vec<u32>,
+    /// MiB that wait in all flows together
+    #[arg(long, value_name = "MIB", value_delimiter = ',', default_value = "16,128,1024",
+        value_parser = clap::value_parser!(u64).range(1..=4096))]
+    waiting: Vec<u64>,
+    /// Rounds of each, of which the median is shown
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+}
+
+#[derive(Debug, Args)]
 struct SoakArgs {
     /// Seconds
     #[arg(long, default_value_t = 3600.0, value_parser = soaking)]
@@ -141,48 +159,59 @@ impl BenchArgs {
             Some(program) => program.clone(),
             None => std::env::current_exe().map_err(failed)?,
         };
-        match what {
-            BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) if flows.is_empty() => {
-                bench::Pair { program, seconds: *seconds }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) => {
-                bench::Flows { program, seconds: *seconds, counts: flows.clone() }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Memory(MemoryArgs { length: SecondsArgs { seconds }, flows }) => {
-                bench::Memory { program, seconds: *seconds, flows: *flows }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Messages(MessagesArgs { length: SecondsArgs { seconds }, sizes, flows }) => {
-                let (sizes, counts) = (sizes.clone(), flows.clone());
-                bench::Messages { program, seconds: *seconds, sizes, counts }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Soak(SoakArgs { seconds, seed }) => {
-                let seed = seed.unwrap_or_else(rand::random);
-                bench::Soak { program, seconds: *seconds, seed }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, threads })
-                if !threads.is_empty() =>
-            {
-                bench::Threads { seconds: *seconds, counts: threads.clone() }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, .. }) => {
-                bench::Wan { seconds: *seconds }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Turns(TurnsArgs { old, rounds, benchmark }) => {
-                let new = std::env::current_exe().map_err(failed)?;
-                bench::Turns { old: old.clone(), new, rounds: *rounds, arguments: benchmark.clone() }
-                    .run(&mut out, &interrupted)
-            }
-            BenchCommand::Flood(SecondsArgs { seconds }) => {
-                bench::Flood { program, seconds: *seconds }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Lane(SecondsArgs { seconds }) => {
-                bench::Lane { program, seconds: *seconds }.run(&mut out, &interrupted)
-            }
-            BenchCommand::Latency(SecondsArgs { seconds }) => {
-                bench::Latency { program, seconds: *seconds }.run(&mut out, &interrupted)
-            }
+        measure(what, program, &mut out, &interrupted).map_err(|error| failed(chain(&error)))
+    }
+}
+
+fn measure(
+    what: &BenchCommand,
+    program: PathBuf,
+    out: &mut dyn Write,
+    interrupted: &dyn Fn() -> bool,
+) -> Result<(), bench::BenchError> {
+    match what {
+        BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) if flows.is_empty() => {
+            bench::Pair { program, seconds: *seconds }.run(out, interrupted)
         }
-        .map_err(|error| failed(chain(&error)))
+        BenchCommand::Pair(PairArgs { length: SecondsArgs { seconds }, flows }) => {
+            bench::Flows { program, seconds: *seconds, counts: flows.clone() }.run(out, interrupted)
+        }
+        BenchCommand::Memory(MemoryArgs { length: SecondsArgs { seconds }, flows }) => {
+            bench::Memory { program, seconds: *seconds, flows: *flows }.run(out, interrupted)
+        }
+        BenchCommand::Messages(MessagesArgs { length: SecondsArgs { seconds }, sizes, flows }) => {
+            let (sizes, counts) = (sizes.clone(), flows.clone());
+            bench::Messages { program, seconds: *seconds, sizes, counts }.run(out, interrupted)
+        }
+        BenchCommand::Soak(SoakArgs { seconds, seed }) => {
+            let seed = seed.unwrap_or_else(rand::random);
+            bench::Soak { program, seconds: *seconds, seed }.run(out, interrupted)
+        }
+        BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, threads }) if !threads.is_empty() => {
+            bench::Threads { seconds: *seconds, counts: threads.clone() }.run(out, interrupted)
+        }
+        BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, .. }) => {
+            bench::Wan { seconds: *seconds }.run(out, interrupted)
+        }
+        BenchCommand::Upgrade(UpgradeArgs { flows, waiting, rounds }) => {
+            let of_each = |flows| waiting.iter().map(move |waiting| (flows, waiting << 20));
+            let cases = flows.iter().copied().flat_map(of_each).collect();
+            bench::Upgrade { cases, rounds: *rounds }.run(out, interrupted)
+        }
+        BenchCommand::Turns(TurnsArgs { old, rounds, benchmark }) => {
+            let new = std::env::current_exe()?;
+            bench::Turns { old: old.clone(), new, rounds: *rounds, arguments: benchmark.clone() }
+                .run(out, interrupted)
+        }
+        BenchCommand::Flood(SecondsArgs { seconds }) => {
+            bench::Flood { program, seconds: *seconds }.run(out, interrupted)
+        }
+        BenchCommand::Lane(SecondsArgs { seconds }) => {
+            bench::Lane { program, seconds: *seconds }.run(out, interrupted)
+        }
+        BenchCommand::Latency(SecondsArgs { seconds }) => {
+            bench::Latency { program, seconds: *seconds }.run(out, interrupted)
+        }
     }
 }
 
