@@ -39,6 +39,8 @@ mod rest;
 mod resume;
 #[path = "pair/service.rs"]
 mod service;
+#[path = "pair/take_over.rs"]
+mod take_over;
 #[path = "pair/times.rs"]
 mod times;
 #[path = "pair/upgrade.rs"]

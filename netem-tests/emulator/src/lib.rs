@@ -10,6 +10,7 @@
 mod bridge;
 mod control;
 mod frames;
+mod nonces;
 mod offload;
 mod relay;
 #[cfg(test)]
@@ -18,4 +19,5 @@ pub mod udp;
 
 pub use bridge::{Bridge, BridgeSpec, Interface};
 pub use control::{DirectionStats, EmulatorStats};
+pub use nonces::NonceReport;
 pub use relay::{Port, Relay, RelaySpec, Side};

@@ -3,14 +3,15 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use quinn_udp::EcnCodepoint;
 use rustix::event::{PollFd, PollFlags};
 
 use super::control::{Core, DirectionStats, EmulatorStats, Handle};
+use crate::nonces::{NonceReport, Nonces};
 use crate::udp::{Batch, Inbox, Outbox, Sent, Socket};
 use linksim::impair::LinkSpec;
 
@@ -92,7 +93,11 @@ pub struct Relay {
     /// By port mapping: everything is dropped.
     blocked: Arc<[AtomicBool]>,
     addresses: Vec<(SocketAddr, SocketAddr)>,
+    watched: Watched,
 }
+
+/// The port mapping whose datagrams are watched, if any, and what was seen.
+type Watched = Arc<Mutex<Option<(usize, Nonces)>>>;
 
 impl Relay {
     /// Binds all ports and starts relaying.
@@ -108,9 +113,11 @@ impl Relay {
         }
         let blocked: Arc<[AtomicBool]> = pairs.iter().map(|_| AtomicBool::new(false)).collect();
         let seen = Arc::clone(&blocked);
-        let work = move |core| Worker::new(pairs, seen, core).run();
+        let watched = Watched::default();
+        let watching = Arc::clone(&watched);
+        let work = move |core| Worker { watched: watching, ..Worker::new(pairs, seen, core) }.run();
         let handle = Handle::start([spec.a_to_b, spec.b_to_a], spec.lanes, spec.seed, work)?;
-        Ok(Relay { handle, blocked, addresses })
+        Ok(Relay { handle, blocked, addresses, watched })
     }
 
     /// The addresses bound for port mapping `index`: for side A and side B.
@@ -133,6 +140,18 @@ impl Relay {
         if let Some(port) = self.blocked.get(index) {
             port.store(blocked, Ordering::Relaxed);
         }
+    }
+
+    /// Compares from now on the headers of all bulk datagrams of port mapping `index`, as either
+    /// side sends them.
+    pub fn watch_nonces(&self, index: usize) {
+        *self.watched.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, Nonces::default()));
+    }
+
+    /// Returns what [`Relay::watch_nonces`] has found.
+    pub fn nonces(&self) -> NonceReport {
+        let watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.as_ref().map(|(_, nonces)| nonces.report()).unwrap_or_default()
     }
 
     /// Counters, at most some 20 ms old.
@@ -163,6 +182,7 @@ struct Pair {
 struct Worker {
     pairs: Vec<Pair>,
     blocked: Arc<[AtomicBool]>,
+    watched: Watched,
     core: Core,
     inbox: Inbox,
     outbox: Outbox,
@@ -173,7 +193,8 @@ struct Worker {
 impl Worker {
     fn new(pairs: Vec<Pair>, blocked: Arc<[AtomicBool]>, core: Core) -> Self {
         let ready = vec![true; 2 * pairs.len()];
-        Self { pairs, blocked, core, inbox: Inbox::new(), outbox: Outbox::new(), ready }
+        let watched = Watched::default();
+        Self { pairs, blocked, watched, core, inbox: Inbox::new(), outbox: Outbox::new(), ready }
     }
 
     fn run(mut self) -> io::Result<()> {
@@ -199,7 +220,7 @@ impl Worker {
     /// Receives what side `side` of a port sent; true if there may be more.
     fn intake(&mut self, port: usize, side: usize) -> io::Result<bool> {
         let is_blocked = self.blocked.get(port).is_some_and(|blocked| blocked.load(Ordering::Relaxed));
-        let Self { pairs, core: Core { links, stats, .. }, inbox, .. } = self;
+        let Self { pairs, core: Core { links, stats, .. }, inbox, watched, .. } = self;
         let (Some(pair), Some(links), Some(stats)) =
             (pairs.get_mut(port), links.get_mut(side), stats.get_mut(side))
         else {
@@ -213,6 +234,12 @@ impl Worker {
                 return Ok(false);
             }
             let now = Instant::now();
+            if let Some((_, nonces)) =
+                watched.lock().unwrap_or_else(PoisonError::into_inner).as_mut().filter(|(of, _)| *of == port)
+            {
+                let datagrams = inbox.batches().flat_map(|batch| batch.datagrams());
+                datagrams.for_each(|datagram| nonces.note(side, datagram));
+            }
             for batch in inbox.batches() {
                 stats.received += batch.count();
                 stats.received_bytes += u64::try_from(batch.bytes.len()).unwrap_or(0);

@@ -1,6 +1,7 @@
 //! One gateway process.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -14,8 +15,21 @@ use super::{TICK, TestbedError};
 
 /// Longer than `limits.drain`.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// Longer than a gateway stands still for another one, or waits for its last word.
+const LAST_WORD: Duration = Duration::from_secs(3);
 /// Lines of the log that are shown when a gateway ended by itself.
 const LAST_LINES: usize = 12;
+
+/// The process that is left of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survivor {
+    /// The one that ran before.
+    Before,
+    /// The one that was to take its place.
+    Next,
+    /// Neither.
+    Nobody,
+}
 
 pub(super) struct Gateway {
     site: char,
@@ -80,6 +94,32 @@ impl Gateway {
                 None => std::thread::sleep(TICK),
             }
         }
+    }
+
+    /// Starts the same program to take the running gateway's place, and waits until one of the two
+    /// has ended, in whatever way, and some time more.
+    pub(super) fn contest(&mut self, patience: Duration) -> Result<Survivor, TestbedError> {
+        let next = self.spawn(&self.program, &["--take-over"])?;
+        let Some(before) = self.child.take() else { return Ok(Survivor::Nobody) };
+        let mut both = [before, next];
+        let have_ended = wait_for_one(&mut both, patience).map_err(TestbedError::io("a gateway process"))?;
+        let [before, next] = both;
+        let (left, survivor) = match have_ended {
+            [false, true] => (before, Survivor::Before),
+            [true, false] => (next, Survivor::Next),
+            [true, true] => return Ok(Survivor::Nobody),
+            [false, false] => {
+                for mut child in [next, before] {
+                    child
+                        .kill()
+                        .and_then(|()| child.wait())
+                        .map_err(TestbedError::io("killing a gateway"))?;
+                }
+                return Err(self.ended("both gateways go on".to_owned()));
+            }
+        };
+        self.child = Some(left);
+        Ok(survivor)
     }
 
     fn spawn(&self, program: &Path, further: &[&str]) -> Result<Child, TestbedError> {
@@ -162,5 +202,26 @@ impl Drop for Gateway {
     fn drop(&mut self) {
         // Nobody is left to hear of an error.
         let _ = self.kill();
+    }
+}
+
+/// Waits until one has ended, or for so long, and then until the other one would have, too. Returns
+/// who has.
+fn wait_for_one(both: &mut [Child; 2], patience: Duration) -> io::Result<[bool; 2]> {
+    let mut wait = |goes_on: fn([bool; 2]) -> bool, patience: Duration| {
+        let end = Instant::now() + patience;
+        loop {
+            let [first, second] = both;
+            let have_ended = [first.try_wait()?.is_some(), second.try_wait()?.is_some()];
+            if !goes_on(have_ended) || Instant::now() >= end {
+                return Ok(have_ended);
+            }
+            std::thread::sleep(TICK);
+        }
+    };
+    match wait(|ended| ended == [false; 2], patience)? {
+        [false, false] => Ok([false; 2]),
+        // Whoever waits for the other one gives up by then.
+        _ => wait(|ended| ended != [true; 2], LAST_WORD),
     }
 }

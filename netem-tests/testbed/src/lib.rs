@@ -28,7 +28,8 @@ use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
 use gateway::Gateway;
-use link_emulator::{EmulatorStats, Port, Relay, RelaySpec};
+pub use gateway::Survivor;
+use link_emulator::{EmulatorStats, NonceReport, Port, Relay, RelaySpec};
 
 /// The parts of a [`Testbed`].
 #[derive(Debug, Clone)]
@@ -336,6 +337,17 @@ impl Testbed {
         self.relay.block(BULK_PORT, blocked);
     }
 
+    /// Compares from now on the headers of all bulk datagrams that either gateway sends.
+    pub fn watch_nonces(&self) {
+        self.relay.watch_nonces(BULK_PORT);
+    }
+
+    /// Returns what [`Testbed::watch_nonces`] has found.
+    #[must_use]
+    pub fn nonces(&self) -> NonceReport {
+        self.relay.nonces()
+    }
+
     /// The link's counters; up to some 20 ms old.
     #[must_use]
     pub fn link_stats(&self) -> EmulatorStats {
@@ -383,6 +395,15 @@ impl Testbed {
     /// The gateway has ended otherwise.
     pub fn upgrade(&mut self, site: Site, program: &Path, patience: Duration) -> Result<bool, TestbedError> {
         self.gateway_mut(site).upgrade(program, patience)
+    }
+
+    /// Starts the same program to take a gateway's place, whichever of the two is killed meanwhile.
+    /// Returns who is left.
+    ///
+    /// # Errors
+    /// A process cannot be started or watched, or both go on for too long.
+    pub fn contest(&mut self, site: Site, patience: Duration) -> Result<Survivor, TestbedError> {
+        self.gateway_mut(site).contest(patience)
     }
 
     /// Asks both gateways to stop and waits for their end.
