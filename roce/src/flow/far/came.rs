@@ -40,15 +40,15 @@ impl Rare {
     }
 }
 
-/// Messages that the target may have the beginning of, though the flow has forgotten their requests:
-/// it began earlier, or in another one's place, and has not come past them again. Most flows have
-/// none.
+/// Messages that the target may have the beginning of, though the flow has forgotten their
+/// requests: it began earlier, or in another one's place, and has not come past them again. Most
+/// flows have none.
 #[derive(Clone, Copy, Debug)]
 struct Amid {
     /// The first PSN within one of them that the target may expect, and the last.
     first: Psn,
     last: Psn,
-    /// What the target, asked by this flow, has said last that it expects.
+    /// The PSN that the target, asked by this flow, has said last that it expects.
     named: Option<Psn>,
 }
 

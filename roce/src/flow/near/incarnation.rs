@@ -71,8 +71,8 @@ struct Earlier {
     own: Option<Psn>,
     /// READs and atomics that this flow or one before carried, and knows no more.
     owed: Option<Owed>,
-    /// Up to here this flow or one before carried messages that the target may be amid. Version 1 of
-    /// snapshots does not know of it.
+    /// Up to here this flow or one before carried messages that the target may be amid. Version 1
+    /// of snapshots does not know of it.
     #[serde(skip)]
     amid: Option<Psn>,
 }

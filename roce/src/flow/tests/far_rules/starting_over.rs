@@ -155,7 +155,7 @@ fn a_flow_in_place_of_another_is_left_inside_the_message_that_its_target_may_hav
     assert!(!bench.far.is_inside(), "another message came in its place");
 }
 
-/// What had come whole may have reached the target in part: its last word tells.
+/// A message that had come whole may have reached the target in part: its last word tells.
 #[test]
 fn a_flow_in_place_of_another_is_left_inside_a_whole_message_that_its_target_may_have_in_part() {
     let anew = |is_sent: bool| {

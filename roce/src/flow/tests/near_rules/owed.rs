@@ -265,3 +265,20 @@ fn an_answer_before_an_atomic_that_is_asked_for_again_is_none_to_that() {
     bench.response(&acknowledge(103, 0x1f, 4));
     assert_eq!(bench.said(), [], "its requester may wait for the one at 102");
 }
+
+/// The target has answered another request where one of the flow stood: nobody waits for the READ
+/// that came after that.
+#[test]
+fn what_an_incarnation_that_is_over_had_outstanding_is_owed_to_nobody() {
+    for (opcode, is_over) in [(Opcode::SendOnly, false), (Opcode::WriteOnly, true)] {
+        let mut bench = reading();
+        assert_eq!(bench.request(opcode, 100, 256), Verdict::Replay);
+        bench.ack(100);
+        bench.said();
+        assert_eq!(bench.near.is_over(), is_over, "{opcode:?}");
+        begin_anew(&mut bench, Opcode::SendOnly, 102);
+        bench.response(&acknowledge(102, 0x1f, 6));
+        let told: &[(u32, u8)] = if is_over { &[(102, 0x1f)] } else { &[] };
+        assert_eq!(bench.said(), told, "{opcode:?}");
+    }
+}
