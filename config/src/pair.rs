@@ -168,6 +168,13 @@ fn agreements(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
             help,
         );
     }
+    if file.lan.mtu != other.lan.mtu {
+        let [here, there] = [file, other]
+            .map(|file| file.lan.mtu.map_or("the interface's".to_owned(), |mtu| mtu.to_string()));
+        let help = "hosts of both sites agree on a path MTU that each LAN has to carry";
+        let label = format!("{here} here, {there} there");
+        add(false, "lan.mtu", "`lan.mtu` differs from that", label, help);
+    }
     if file.limits.total_buffer != other.limits.total_buffer {
         let label = format!("{} here, {} there", file.limits.total_buffer, other.limits.total_buffer);
         let help = "the smaller one bounds what is under way in both directions";

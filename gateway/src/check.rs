@@ -37,7 +37,7 @@ pub fn check_to_start(path: &Path) -> Report {
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Warning);
         listener::check(&mut report, &gateway, UnixTime::now());
-        for finding in findings(&gateway, &policy, &|_| Running::default()).unwrap_or_default() {
+        for finding in findings(&gateway, &policy, Machine::look(&gateway)).unwrap_or_default() {
             // Nothing guards before the start.
             if finding.key != "lan.remote" || finding.is_error {
                 add(&mut report, Severity::Warning, finding);
@@ -54,7 +54,12 @@ pub fn check_live(path: &Path, running: &dyn Fn(&Gateway) -> Running) -> Report 
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Error);
         listener::check(&mut report, &gateway, UnixTime::now());
-        match findings(&gateway, &policy, running) {
+        let machine = Machine::look(&gateway).map(|machine| Machine {
+            running: gateway.views().iter().map(running).collect(),
+            held: live::held(&gateway),
+            ..machine
+        });
+        match findings(&gateway, &policy, machine) {
             Ok(findings) => {
                 for finding in findings {
                     let severity = if finding.is_error { Severity::Error } else { Severity::Warning };
@@ -68,6 +73,38 @@ pub fn check_live(path: &Path, running: &dyn Fn(&Gateway) -> Running) -> Report 
         }
     }
     report
+}
+
+/// Compares two gateway files of a pair: each site's certificate has to be one that the other's
+/// authority vouches for. Nothing is said where one of them cannot be used by itself, or a key is
+/// on another machine.
+pub fn check_trust(first: &Report, second: &mut Report) {
+    let Some(((there, _), (here, _))) = gateway_of(first).zip(gateway_of(second)) else { return };
+    let names = |from: &Gateway, to: &Gateway| from.peers().any(|peer| peer.name == to.site.name);
+    if !names(&there, &here) || !names(&here, &there) {
+        return;
+    }
+    for (holder, judge, is_here) in [(&there, &here, true), (&here, &there, false)] {
+        let (files, name) = (&holder.identity, &holder.site.name);
+        let is_proven = |authority: &Path| {
+            let identity = Identity::load(&files.certificate, &files.key, authority);
+            let role = Role::of(name, &judge.site.name);
+            identity.and_then(|identity| identity.verify(name, role, UnixTime::now())).is_ok()
+        };
+        if !is_proven(&files.authority) || is_proven(&judge.identity.authority) {
+            continue;
+        }
+        let help = "all sites need certificates of one authority: `longhaul keys --dir DIR NAME` signs by that in DIR";
+        let key = if is_here { "identity.authority" } else { "identity.certificate" };
+        let message =
+            format!("the certificate of `{name}` is not of the authority that `{}` trusts", judge.site.name);
+        second.error_at(
+            key,
+            message,
+            format!("compared with {}", first.path().display()),
+            Some(help.to_owned()),
+        );
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,11 +123,10 @@ fn gateway_of(report: &Report) -> Option<(Gateway, Policy)> {
 fn findings(
     gateway: &Gateway,
     policy: &Policy,
-    running: &dyn Fn(&Gateway) -> Running,
+    machine: std::io::Result<Machine>,
 ) -> std::io::Result<Vec<Finding>> {
     let most_memory = crate::run::most_memory(gateway, policy);
-    let running = gateway.views().iter().map(running).collect();
-    Ok(judge(gateway, most_memory, &Machine { running, ..Machine::look(gateway)? }))
+    Ok(judge(gateway, most_memory, &machine?))
 }
 
 fn add(report: &mut Report, severity: Severity, finding: Finding) {
@@ -198,7 +234,10 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
+    use config::Rate;
+
     use super::*;
+    use crate::init::{Site, init};
     use crate::keys;
 
     fn gateway_file(folder: &Path, site: &str, interface: &str) -> std::path::PathBuf {
@@ -252,5 +291,29 @@ mod tests {
         fs::write(&key, "no key").unwrap();
         let report = check(&gateway_file(folder.path(), "a", "lo"));
         assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
+    }
+
+    #[test]
+    fn sites_of_two_authorities_do_not_go_together() {
+        let made = || {
+            let folder = tempfile::tempdir().unwrap();
+            let site = |name: &str, address: &str, hosts: &str| Site {
+                name: name.to_owned(),
+                address: address.parse().unwrap(),
+                hosts: hosts.parse().unwrap(),
+                interface: "lo".to_owned(),
+            };
+            let sites = [site("a", "10.9.0.1", "10.0.0.0/24"), site("b", "10.9.0.2", "10.0.1.0/24")];
+            init(folder.path(), &sites, Rate::from_bits_per_second(1_000_000_000)).unwrap();
+            folder
+        };
+        let (one, other) = (made(), made());
+        for (dir, count) in [(one.path(), 0), (other.path(), 2)] {
+            let mut second = check(&dir.join("b.toml"));
+            assert!(second.is_valid(), "{:?}", messages(&second));
+            check_trust(&check(&one.path().join("a.toml")), &mut second);
+            assert_eq!(messages(&second).len(), count, "{:?}", messages(&second));
+            assert!(messages(&second).iter().all(|message| message.contains("is not of the authority that")));
+        }
     }
 }

@@ -84,6 +84,23 @@ impl Endpoint {
         Ok(Self { way, token: None, peer: None })
     }
 
+    /// Asks a gateway of this file on this machine: at its socket if that is there, else at its
+    /// address, where a certificate is known and need not be for the address.
+    ///
+    /// # Errors
+    /// A line that names the file.
+    pub fn of_file(admin: &config::Admin) -> Result<Self, String> {
+        if let Some(socket) = admin.socket.as_ref().filter(|socket| socket.exists()) {
+            return Self::new(Address::Unix(socket.clone()), None, None);
+        }
+        let token = admin.token.as_deref().map(Token::read).transpose()?;
+        let at = match &admin.tls {
+            None => Self::from(admin.listen),
+            Some(tls) => Self::with_certificate(admin.listen, &tls.certificate)?,
+        };
+        Ok(at.with_token(token))
+    }
+
     /// The same with a token, if there is one.
     #[must_use]
     pub fn with_token(self, token: Option<Token>) -> Self {

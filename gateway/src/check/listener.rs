@@ -1,19 +1,36 @@
-//! The admin listener's certificate and key, as `longhaul check` sees them.
+//! The admin listener's certificate, key, token and socket, as `longhaul check` sees them.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use config::{Admin, AdminTls, Gateway, Report};
 use rustls_pki_types::UnixTime;
 use session::identity::{Date, IdentityError, ServerIdentity};
 
+use crate::admin::Token;
 use crate::renewal::{SOON, identity_remedy};
+
+/// Bytes of a socket's path at most (`sun_path` of unix(7), which ends with a zero).
+const LONGEST_PATH: usize = 107;
+/// Mode bits of a file for all users of the machine.
+const OTHERS: u32 = 0o007;
 
 const CERTIFICATE: &str = "admin.certificate";
 const KEY: &str = "admin.key";
 
-/// Checks that both files can be used, until when, and for the names that clients ask by.
+/// Checks that the files can be used, until when, and for the names that clients ask by.
 ///
 /// What keeps clients away is a warning: a gateway carries packets without them.
 pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
     let Some(admin) = &gateway.admin else { return };
+    if let Some(path) = &admin.token {
+        token(report, path);
+    }
+    if let Some(path) = &admin.socket {
+        socket(report, path);
+    }
     let Some(tls) = &admin.tls else { return };
     let loaded = ServerIdentity::load(&tls.certificate, &tls.key)
         .and_then(|identity| identity.server_config().map(|_| identity));
@@ -26,6 +43,37 @@ pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
             let help = identity_remedy(&error);
             report.error_at(blamed(&error, tls), error.to_string(), "named here", Some(help));
         }
+    }
+}
+
+fn token(report: &mut Report, path: &Path) {
+    const KEY: &str = "admin.token";
+    if let Err(error) = Token::read(path) {
+        let help = "`head -c 24 /dev/urandom | base64` makes one; the path is relative to this file's folder";
+        return report.error_at(KEY, error, "named here", Some(help.to_owned()));
+    }
+    let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode() & 0o7777);
+    if mode & OTHERS != 0 {
+        let message = format!("{}: others may read it (mode {mode:04o})", path.display());
+        let help = format!("chmod o= {}", path.display());
+        report.warning_at(KEY, message, "named here", Some(help));
+    }
+}
+
+/// A folder that is missing may come: a unit's runtime directory is made as it starts.
+fn socket(report: &mut Report, path: &Path) {
+    const KEY: &str = "admin.socket";
+    let len = path.as_os_str().as_bytes().len();
+    if len > LONGEST_PATH {
+        let message = format!("no socket can have a path of {len} bytes");
+        let help = format!("{LONGEST_PATH} bytes at most, the folder of this file included");
+        report.error_at(KEY, message, "named here", Some(help));
+    } else if let Some(folder) =
+        path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
+    {
+        let message = format!("there is no folder {}", folder.display());
+        let help = "the gateway makes none: make it, or have the unit's RuntimeDirectory= do so";
+        report.warning_at(KEY, message, "named here", Some(help.to_owned()));
     }
 }
 
@@ -122,6 +170,39 @@ mod tests {
         assert!(is_valid && found.len() == 2, "{found:?}");
         assert!(found[0].0.contains("expired at 1999-01-01") && found[0].1 == 18, "{found:?}");
         assert!(found[1].0.contains("is not for 127.0.0.1"), "{found:?}");
+    }
+
+    #[test]
+    fn a_token_and_a_socket_that_no_gateway_could_use_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        make(dir, &["127.0.0.1"], 2500);
+        let put = |text: &str, mode: u32| {
+            fs::write(dir.join("tok"), text).unwrap();
+            fs::set_permissions(dir.join("tok"), Permissions::from_mode(mode)).unwrap();
+        };
+        put("0123456789abcdef\n", 0o600);
+        assert_eq!(checked(dir, "token = \"tok\"\nsocket = \"a.sock\"\n"), (true, Vec::new()));
+        let missing = "no such file".to_owned();
+        let long = format!("{}.sock", "s".repeat(120));
+        for (keys, is_valid, wanted) in [
+            ("token = \"none\"".to_owned(), false, missing),
+            (format!("socket = \"{long}\""), false, "no socket can have a path".to_owned()),
+            ("socket = \"none/a.sock\"".to_owned(), true, "there is no folder".to_owned()),
+        ] {
+            let (is_usable, found) = checked(dir, &format!("{keys}\n"));
+            assert_eq!((is_usable, found.len()), (is_valid, 1), "{keys}: {found:?}");
+            assert!(found[0].0.to_lowercase().contains(&wanted) && found[0].1 == 20, "{keys}: {found:?}");
+        }
+        for (text, mode, is_valid, wanted) in [
+            ("short", 0o600, false, "16 to 256 visible ASCII characters"),
+            ("0123456789abcdef", 0o666, true, "others may read it (mode 0666)"),
+        ] {
+            put(text, mode);
+            let (is_usable, found) = checked(dir, "token = \"tok\"\n");
+            assert_eq!((is_usable, found.len()), (is_valid, 1), "{found:?}");
+            assert!(found[0].0.contains(wanted), "{found:?}");
+        }
     }
 
     #[test]

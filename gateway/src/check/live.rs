@@ -11,6 +11,7 @@ use config::{ByteSize, Gateway, LanMode, Rate};
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 
+pub(super) use machine::held;
 pub use machine::{Interface, Machine, Running};
 
 use crate::lan::rdma;
@@ -53,6 +54,7 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
     for (view, running) in views.iter().zip(&machine.running) {
         link(&mut findings, view, *running);
     }
+    sockets(&mut findings, machine);
     capabilities(&mut findings, gateway, machine);
     if let LanMode::Packet { interface } = &gateway.lan.mode {
         match machine.interfaces.iter().find(|other| other.name == *interface) {
@@ -151,6 +153,21 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
     }
 }
 
+/// A gateway of the file that runs has them. Its rules stand where its admin port is not asked.
+fn sockets(findings: &mut Findings, machine: &Machine) {
+    let runs = machine.running.iter().any(|running| running.answers) || !machine.guarded.is_empty();
+    for (key, address) in machine.held.iter().filter(|_| !runs) {
+        let message = format!("another program has the port {}", address.port());
+        let help = "see `ss -lnup` for UDP, `ss -lntp` for admin.listen: stop it, or write another port";
+        findings.error(key, message, &address.to_string(), help);
+    }
+    for peer in &machine.cut_off {
+        let message = format!("this machine has no way to the peer at {}", peer.ip());
+        let help = "see `ip route get`; a gateway that is started waits for it";
+        findings.warn("peer.address", message, "named here", help);
+    }
+}
+
 /// Judges the file by the link, as the gateway that runs knows it.
 fn link(findings: &mut Findings, gateway: &Gateway, running: Running) {
     if let Some(rtt) = running.rtt {
@@ -200,6 +217,11 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
     } else if !lan.has_carrier {
         let message = format!("{name} has no carrier");
         findings.warn("lan.interface", message, "", "look at its cable, and at the switch's port");
+    }
+    if lan.addresses.is_empty() {
+        let message = format!("{name} has no address: hosts cannot find this machine");
+        let help = format!("ip addr add ADDRESS/PREFIX dev {name}: it is the hosts' way to the other site");
+        findings.warn("lan.interface", message, "", &help);
     }
     if let Some(mtu) = gateway.lan.mtu.map(u32::from).filter(|mtu| *mtu > lan.mtu) {
         let message = format!("`lan.mtu` is more than {name} carries");

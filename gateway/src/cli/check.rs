@@ -9,7 +9,7 @@ use config::{ByteSize, Content, Gateway, Policy, Report};
 use super::failure::{Outcome, failed, output_failed, unusable};
 use super::status::known;
 use super::{runtime, style};
-use crate::admin::{self, Endpoint, Status, Token};
+use crate::admin::{self, Endpoint, Status};
 use crate::check::CheckedFile;
 use crate::check::live::Running;
 use crate::plan::link::{Known, LinkArgs};
@@ -80,7 +80,10 @@ impl CheckArgs {
         let mut reports: Vec<Report> = Vec::with_capacity(self.files.len());
         for path in &self.files {
             let mut report = check(path);
-            reports.iter().for_each(|other| config::check_pair(other, &mut report));
+            for other in &reports {
+                config::check_pair(other, &mut report);
+                check::check_trust(other, &mut report);
+            }
             reports.push(report);
         }
         reports
@@ -90,14 +93,7 @@ impl CheckArgs {
 /// Asks the gateway of a file what it knows of the link to its peer, if it runs and answers.
 fn running(gateway: &Gateway) -> Running {
     let ask = |peer: Option<&str>| {
-        let config = gateway.admin.as_ref()?;
-        let token = config.token.as_deref().map(Token::read).transpose().ok()?;
-        // A certificate need not be for the address. But it is known.
-        let admin = match &config.tls {
-            None => Endpoint::from(config.listen),
-            Some(tls) => Endpoint::with_certificate(config.listen, &tls.certificate).ok()?,
-        };
-        let admin = admin.with_token(token).about(peer);
+        let admin = Endpoint::of_file(gateway.admin.as_ref()?).ok()?.about(peer);
         let text = runtime().ok()?.block_on(admin::fetch(&admin, "/status")).ok()?;
         let status: Status = serde_json::from_str(&text).ok()?;
         let is_its = status.site == gateway.site.name && status.peer == gateway.peer.name;

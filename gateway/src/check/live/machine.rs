@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use config::{Gateway, LanMode};
@@ -33,6 +33,11 @@ pub struct Machine {
     pub guarded: Vec<IpNet>,
     /// Remote prefixes to which no route leads.
     pub unreachable: Vec<IpNet>,
+    /// Addresses of peers to which no route leads from `wan.listen`.
+    pub cut_off: Vec<SocketAddr>,
+    /// Sockets of the file, by their key, that somebody has already: a gateway that runs, or
+    /// another program.
+    pub held: Vec<(&'static str, SocketAddr)>,
     /// Bytes of memory that this process may have.
     pub memory: Option<u64>,
     /// Bytes of a socket's buffers, receiving and sending, without CAP_NET_ADMIN.
@@ -48,6 +53,8 @@ pub struct Machine {
 /// A link, as a running gateway knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Running {
+    /// It answers.
+    pub answers: bool,
     /// Its smoothed round-trip time.
     pub rtt: Option<Duration>,
     /// The rate that reports to the peer are thinned to, bit/s, if the way there carries no more.
@@ -59,7 +66,11 @@ impl Running {
     pub fn of(status: &Status) -> Self {
         let path = status.path.as_ref();
         let rtt = path.and_then(|path| Duration::try_from_secs_f64(path.rtt[1]).ok());
-        Self { rtt: rtt.filter(|rtt| !rtt.is_zero()), reports: path.and_then(|path| path.reports_bits) }
+        Self {
+            answers: true,
+            rtt: rtt.filter(|rtt| !rtt.is_zero()),
+            reports: path.and_then(|path| path.reports_bits),
+        }
     }
 }
 
@@ -102,6 +113,8 @@ impl Machine {
             forwarding: (is_one("net/ipv4/ip_forward"), is_one("net/ipv6/conf/all/forwarding")),
             guarded,
             unreachable: gateway.lan.remote.iter().copied().filter(|prefix| !leads_to(prefix)).collect(),
+            cut_off: cut_off(gateway),
+            held: Vec::new(),
             memory: memory(),
             socket_buffers: ["rmem_max", "wmem_max"].map(|name| number(&format!("net/core/{name}"))),
             capabilities: capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty()),
@@ -109,6 +122,30 @@ impl Machine {
             running: Vec::new(),
         })
     }
+}
+
+/// Returns the sockets of a file, by their key, that somebody has already. Each is opened for a
+/// moment.
+pub(in crate::check) fn held(gateway: &Gateway) -> Vec<(&'static str, SocketAddr)> {
+    let udp = |address| UdpSocket::bind(address).map(drop);
+    let tcp = |address| TcpListener::bind(address).map(drop);
+    let is_held =
+        |opened: io::Result<()>| opened.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
+    let lanes = (0..gateway.data_plane.threads).flat_map(|thread| gateway.wan.lanes_of(thread));
+    let bulk = lanes.filter(|lane| is_held(udp(*lane))).map(|lane| ("wan.lanes", lane));
+    let control = Some(gateway.wan.listen).filter(|listen| is_held(udp(*listen)));
+    let admin = gateway.admin.as_ref().map(|admin| admin.listen).filter(|listen| is_held(tcp(*listen)));
+    let control = control.map(|listen| ("wan.listen", listen));
+    control.into_iter().chain(bulk).chain(admin.map(|listen| ("admin.listen", listen))).collect()
+}
+
+/// Returns the addresses of peers to which the kernel knows no way. No packet is sent.
+fn cut_off(gateway: &Gateway) -> Vec<SocketAddr> {
+    let listen = SocketAddr::new(gateway.wan.listen.ip(), 0);
+    // An address that is not here is told of by itself.
+    let is_cut_off =
+        |peer: &SocketAddr| UdpSocket::bind(listen).is_ok_and(|socket| socket.connect(peer).is_err());
+    gateway.peers().map(|peer| peer.address).filter(is_cut_off).collect()
 }
 
 fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {

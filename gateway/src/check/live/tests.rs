@@ -31,11 +31,13 @@ fn machine() -> Machine {
         strict: Vec::new(),
         guarded: vec!["10.0.1.0/24".parse().unwrap()],
         unreachable: Vec::new(),
+        cut_off: Vec::new(),
+        held: Vec::new(),
         memory: Some(64 << 30),
         socket_buffers: [212_992; 2],
         capabilities: CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
         time: 1_800_000_000,
-        running: vec![Running { rtt: Some(Duration::from_millis(20)), reports: None }],
+        running: vec![Running { answers: true, rtt: Some(Duration::from_millis(20)), reports: None }],
     }
 }
 
@@ -44,10 +46,38 @@ fn a_good_machine_is_good() {
     assert_eq!(judge(&gateway(|text| text), 2 << 30, &machine()), []);
 }
 
+/// A gateway of the file that runs has its own ports. Without one, another program has.
+#[test]
+fn ports_that_another_program_has_are_told() {
+    let address: std::net::SocketAddr = "10.9.0.1:14792".parse().unwrap();
+    let held = Machine { held: vec![("wan.listen", address)], ..machine() };
+    assert_eq!(judge(&gateway(|text| text), 2 << 30, &held), []);
+    let unguarded = Machine { guarded: Vec::new(), ..held.clone() };
+    assert!(!judge(&gateway(|text| text), 2 << 30, &unguarded).iter().any(|found| found.is_error));
+    let alone = Machine { running: Vec::new(), ..unguarded };
+    let found = judge(&gateway(|text| text), 2 << 30, &alone);
+    let told = |found: &&Finding| found.is_error && found.message == "another program has the port 14792";
+    assert_eq!(found.iter().filter(told).count(), 1, "{found:?}");
+}
+
+/// Sockets of a file are looked for where it says.
+#[test]
+fn ports_are_looked_for() {
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = udp.local_addr().unwrap().port();
+    let listen = format!("127.0.0.1:{port}");
+    let gateway =
+        gateway(|text| text.replace("10.9.0.1:14791", &listen).replace("127.0.0.1:9464", "127.0.0.1:1"));
+    let held = machine::held(&gateway);
+    assert!(held.contains(&("wan.listen", gateway.wan.listen)), "{held:?}");
+    drop(udp);
+    assert!(!machine::held(&gateway).contains(&("wan.listen", gateway.wan.listen)));
+}
+
 #[test]
 fn each_mistake_is_told() {
     type Change = fn(&mut Machine);
-    let changes: [(bool, &str, Change); 21] = [
+    let changes: [(bool, &str, Change); 23] = [
         (true, "clock", |m| m.time = 86_400),
         (true, "more than this machine has memory", |m| m.memory = Some(256 << 20)),
         (false, "may take more memory", |m| m.memory = Some(1 << 30)),
@@ -68,6 +98,8 @@ fn each_mistake_is_told() {
         (false, "more than w0 carries", |m| m.interfaces[1].speed = Some(100)),
         (false, "too small for one flow", |m| m.running[0].rtt = Some(Duration::from_secs(2))),
         (false, "fewer reports", |m| m.running[0].reports = Some(16e3)),
+        (false, "hosts cannot find this machine", |m| m.interfaces[0].addresses.clear()),
+        (false, "no way to the peer at 10.9.0.2", |m| m.cut_off = vec!["10.9.0.2:14791".parse().unwrap()]),
         (false, "has no route", |m| m.unreachable = vec!["10.0.1.0/24".parse().unwrap()]),
     ];
     for (is_error, message, change) in changes {
