@@ -502,7 +502,7 @@ fn refuse(refused: Refused) -> Response<Full<Bytes>> {
             reply(StatusCode::MISDIRECTED_REQUEST, TEXT, text)
         }
         Refused::Token => {
-            let text = "this needs the token of admin.token: Authorization: Bearer TOKEN\n".to_owned();
+            let text = "this needs the token of admin.token: commands take --admin-token FILE, HTTP clients send Authorization: Bearer TOKEN\n".to_owned();
             let mut response = reply(StatusCode::UNAUTHORIZED, TEXT, text);
             response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             response

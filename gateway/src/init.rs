@@ -55,7 +55,10 @@ impl SiteFiles {
 /// Why the files were not made.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    /// A file is there, or cannot be written.
+    /// A file is there.
+    #[error("{} is there and is left alone: remove it, or name another folder", .0.display())]
+    InTheWay(PathBuf),
+    /// A file cannot be written.
     #[error("{}: {source}", path.display())]
     File {
         /// The file.
@@ -67,7 +70,7 @@ pub enum InitError {
     #[error(transparent)]
     Keys(#[from] KeysError),
     /// No gateway could work with such a file.
-    #[error("the sites do not go together: {}", .0.render(Style::Plain))]
+    #[error("`longhaul check` would refuse the file of a site: {}", .0.render(Style::Plain))]
     Sites(Box<Invalid>),
 }
 
@@ -81,7 +84,7 @@ pub fn init(dir: &Path, sites: &[Site], rate: Rate) -> Result<Vec<PathBuf>, Init
     let paths: Vec<_> = sites.iter().map(|site| dir.join(format!("{}.toml", site.name))).collect();
     for path in &paths {
         if path.exists() {
-            return Err(InitError::File { path: path.clone(), source: io::ErrorKind::AlreadyExists.into() });
+            return Err(InitError::InTheWay(path.clone()));
         }
     }
     let names: Vec<_> = sites.iter().map(|site| site.name.clone()).collect();
@@ -176,7 +179,7 @@ mod tests {
         config::check_pair(&first, &mut second);
         assert!(first.problems().is_empty(), "{:?}", first.problems());
         assert!(second.problems().is_empty(), "{:?}", second.problems());
-        assert!(matches!(init(folder.path(), &sites, rate), Err(InitError::File { .. })));
+        assert!(matches!(init(folder.path(), &sites, rate), Err(InitError::InTheWay(_))));
         let more = [sites.as_slice(), &[site("z", "10.9.0.3", "10.0.2.0/24")]].concat();
         let folder = tempfile::tempdir().unwrap();
         let mut reports: Vec<_> =

@@ -25,6 +25,11 @@ pub(super) struct AdminArgs {
 }
 
 impl AdminArgs {
+    /// Returns true if somebody has said where.
+    pub(super) fn is_given(&self) -> bool {
+        self.admin.is_some()
+    }
+
     pub(super) fn endpoint(&self) -> Result<Endpoint, Failure> {
         let token = self.admin_token.as_deref().map(Token::read).transpose();
         let wrong = |error| unusable(format!("longhaul: {error}"));

@@ -1,15 +1,17 @@
 //! `longhaul bundle`
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use clap::Args;
+use config::{Content, Report};
 
 use super::args::AdminArgs;
-use super::failure::{Outcome, failed, output_failed};
+use super::failure::{Failure, Outcome, failed, output_failed, unusable};
 use super::runtime;
+use crate::admin::Endpoint;
 use crate::bundle::Bundle;
 
 #[derive(Debug, Args)]
@@ -25,13 +27,37 @@ pub(super) struct BundleArgs {
 }
 
 impl BundleArgs {
+    /// Where the gateway of the file is, unless somebody has said where to ask.
+    fn endpoint(&self) -> Result<Endpoint, Failure> {
+        let report = self.config.as_deref().filter(|_| !self.admin.is_given()).map(config::check);
+        let admin = match report.as_ref().and_then(Report::content) {
+            Some(Content::Gateway(gateway, _)) => gateway.admin.as_ref(),
+            _ => None,
+        };
+        match admin {
+            None => self.admin.endpoint(),
+            Some(admin) => Endpoint::of_file(admin).map_err(|error| unusable(format!("longhaul: {error}"))),
+        }
+    }
+}
+
+impl BundleArgs {
     pub(super) fn run(&self) -> Outcome {
-        let admin = self.admin.endpoint()?;
-        let named = |error: io::Error| failed(format!("{}: {error}", self.archive.display()));
+        let admin = self.endpoint()?;
+        let named = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                unusable(format!("longhaul: {} is there: name another file", self.archive.display()))
+            }
+            _ => failed(format!("{}: {error}", self.archive.display())),
+        };
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&self.archive);
         let file = file.map_err(named)?;
         let bundle = runtime()?.block_on(Bundle::collect(self.config.as_deref(), &admin));
-        bundle.write(file).map_err(named)?;
+        bundle.write(file).map_err(|error| {
+            // A part of an archive is of no use. It may be gone already.
+            let _ = fs::remove_file(&self.archive);
+            named(error)
+        })?;
         let mut out = io::stdout().lock();
         bundle.names().try_for_each(|name| writeln!(out, "  {name}")).map_err(output_failed)?;
         let path = self.archive.display();

@@ -16,20 +16,25 @@ pub(super) struct KeysArgs {
     /// Replace certificates and keys of the named sites; the authority is never replaced
     #[arg(long)]
     force: bool,
+    /// Make certificates for admin listeners: names are then DNS names, such as gateway-a.example
+    #[arg(long)]
+    listener: bool,
     /// Show the files as JSON
     #[arg(long)]
     json: bool,
-    /// Site names, as in the gateway files
+    /// Site names, as in the gateway files, or with --listener names that clients ask by
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
 }
 
 impl KeysArgs {
     pub(super) fn run(&self) -> Outcome {
-        if let Some(name) = self.names.iter().find(|name| !config::is_site_name(name)) {
+        if let Some(name) = self.names.iter().find(|name| !self.listener && !config::is_site_name(name)) {
             let rule = "1 to 63 lower-case letters, digits and hyphens, as in the gateway files";
-            return Err(unusable(format!("longhaul: {name:?} is no site name: {rule}")));
+            let help = "for an admin listener's certificate: --listener";
+            return Err(unusable(format!("longhaul: {name:?} is no site name: {rule} ({help})")));
         }
+        keys::check_names(&self.names).map_err(|error| unusable(format!("longhaul: {error}")))?;
         let request = keys::Request { dir: &self.dir, sites: &self.names, force: self.force };
         let summary = keys::generate(&request).map_err(failed)?;
         let mut out = io::stdout().lock();

@@ -46,7 +46,9 @@ impl TakeOverArgs {
         }
         let not_taken = |why: NotTaken| failed(chain(&why));
         let Some((path, admin)) = Doors::path(gateway.admin.as_ref()).zip(gateway.admin.as_ref()) else {
-            return Err(failed("an upgrade goes by admin.socket, and the gateway file names none"));
+            return Err(failed(
+                "an upgrade goes by admin.socket, and the gateway file names none: add `socket = \"/run/longhaul/admin.sock\"` under [admin], and restart once",
+            ));
         };
         let mut heir = Heir::connect(&path).map_err(not_taken)?;
         if self.if_replaced && heir.stand().executable == executable() {

@@ -345,7 +345,8 @@ impl Mistake {
             return None;
         }
         self.told = Some(now);
-        Some(format!("{} ({counted} packets so far)", self.text))
+        let packets = if counted == 1 { "packet" } else { "packets" };
+        Some(format!("{} ({counted} {packets} so far)", self.text))
     }
 }
 
