@@ -10,7 +10,7 @@ use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::overrun;
+use super::overrun::{self, Damaged};
 use super::queue::{Batch, SendQueue};
 use crate::steering::bind_alone;
 
@@ -127,6 +127,7 @@ pub struct Bulk {
     stats: BulkStats,
     /// The kernel's count of drops, as last read.
     drops: u32,
+    damaged: Damaged,
 }
 
 /// The sockets. The first one receives, and is also what the first lane leaves by, unless the
@@ -178,6 +179,7 @@ impl Bulk {
             buffers,
             stats: BulkStats::default(),
             drops: 0,
+            damaged: Damaged::new(),
         })
     }
 
@@ -335,6 +337,10 @@ impl Bulk {
         let drops = overrun::drops(self.fd()).unwrap_or(self.drops);
         let more = u64::from(drops.wrapping_sub(self.drops));
         self.drops = drops;
+        if more == 0 {
+            return 0;
+        }
+        let more = more.saturating_sub(self.damaged.take());
         self.stats.overrun += more;
         more
     }

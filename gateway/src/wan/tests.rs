@@ -3,6 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use socket2::{Domain, Protocol, Socket, Type};
+
 use super::*;
 use crate::lan::netns::Site;
 use crate::lan::wake::{PollFd, PollFlags, poll};
@@ -286,6 +288,34 @@ fn datagrams_above_the_mtu_are_counted() {
     let lengths: Vec<_> = receive_all(&mut b, 4).iter().map(|(datagram, _)| datagram.len()).collect();
     assert_eq!(lengths, [1472, 1472, 1472, 3]);
     assert_eq!((a.stats().too_big, a.stats().sent), (1, 4));
+}
+
+/// The kernel counts what has a wrong checksum among the drops of a socket, and anybody can send
+/// that.
+#[test]
+fn what_is_damaged_is_no_overrun() {
+    let (_, mut b) = pair(BulkConfig::default());
+    let to = b.local_addr().unwrap();
+    let SocketAddr::V4(to) = to else { panic!("{to}") };
+    let raw = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::UDP));
+    let Ok(raw) = raw else {
+        println!("skipped: raw sockets need CAP_NET_RAW");
+        return;
+    };
+    // Longer than what the kernel checks before it looks for a socket.
+    let mut datagram = vec![0_u8; 8 + 400];
+    datagram[..2].copy_from_slice(&9_u16.to_be_bytes());
+    datagram[2..4].copy_from_slice(&to.port().to_be_bytes());
+    let length = datagram.len() as u16;
+    datagram[4..6].copy_from_slice(&length.to_be_bytes());
+    datagram[6..8].copy_from_slice(&0x1234_u16.to_be_bytes());
+    assert_eq!(b.take_overrun(), 0);
+    for _ in 0..50 {
+        raw.send_to(&datagram, &SocketAddr::from((*to.ip(), 0)).into()).unwrap();
+    }
+    let mut came = 0;
+    b.receive(usize::MAX, &mut |_, _| came += 1);
+    assert_eq!((came, b.take_overrun(), b.stats().overrun), (0, 0, 0));
 }
 
 /// A full receive buffer: every datagram either came or was counted.
