@@ -5,6 +5,7 @@ mod end;
 mod flow;
 mod held;
 mod open;
+mod ready;
 mod respond;
 mod restore;
 
@@ -36,6 +37,7 @@ use crate::shared::Shared;
 use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::timers::Timers;
+use ready::{Line, Ready};
 
 slotmap::new_key_type! {
     pub(crate) struct FarKey;
@@ -65,7 +67,7 @@ enum Turn {
     Own,
     Others,
     /// The flow has nothing to ask.
-    RewrittenPacket,
+    Nothing,
 }
 
 /// The last request that came.
@@ -102,7 +104,9 @@ struct FarFlow {
     last_activity: Instant,
     #[serde_as(as = "Option<snapshot::At>")]
     armed: Option<Instant>,
-    queued: bool,
+    /// Where in `ready`.
+    #[serde(with = "ready::is_queued")]
+    queued: Option<Line>,
     /// Where in `withheld`.
     withheld: Lists,
     asking: Asking,
@@ -158,7 +162,7 @@ pub(crate) struct FarSide {
     /// Where requests wait for earlier ones.
     pages: Pages<Request>,
     /// Flows that may have something to send to their target.
-    ready: VecDeque<FarKey>,
+    ready: Ready,
     /// Flows that wait for room in their class's stream to send a READ. Each in its turn gets on by
     /// one.
     withheld: BackPressureQueue<FarKey>,
@@ -184,7 +188,7 @@ impl FarSide {
             by_id: Lookup::new(),
             by_key: Lookup::new(),
             timers: Timers::new(),
-            ready: VecDeque::new(),
+            ready: Ready::new(),
             withheld: BackPressureQueue::new(),
             flying: Vec::new(),
             closed: VecDeque::new(),
@@ -290,9 +294,17 @@ impl FarSide {
             }
         }
         flow.keep_room(ctx);
-        if !flow.queued {
-            flow.queued = true;
-            self.ready.push_back(slot);
+        self.queue(slot);
+    }
+
+    /// The flow may have something to send.
+    fn queue(&mut self, slot: FarKey) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        let line = Line::of(flow.asking.asks, flow.addressing.src);
+        // One whose requester has become known does not stay behind those that ask.
+        if flow.queued != Some(line) && flow.queued != Some(Line::Known) {
+            flow.queued = Some(line);
+            self.ready.push(line, slot);
         }
     }
 
@@ -300,11 +312,12 @@ impl FarSide {
     /// it starts.
     pub(crate) fn poll(&mut self, out: &mut [u8], ctx: &mut Context<'_>) -> Option<(Addressing, usize)> {
         loop {
-            while let Some(&slot) = self.ready.front() {
-                if let Some(sent) = self.poll_flow(slot, out, ctx) {
+            while let Some((line, slot)) = self.ready.front() {
+                if let Some(sent) = self.poll_flow(slot, line, out, ctx) {
+                    self.ready.note_sent(line);
                     return Some(sent);
                 }
-                self.ready.pop_front();
+                self.ready.pop(line);
             }
             if !self.release_withheld(ctx) {
                 return None;
@@ -315,10 +328,11 @@ impl FarSide {
     fn poll_flow(
         &mut self,
         slot: FarKey,
+        line: Line,
         out: &mut [u8],
         ctx: &mut Context<'_>,
     ) -> Option<(Addressing, usize)> {
-        let flow = self.flows.get_mut(slot)?;
+        let flow = self.flows.get_mut(slot).filter(|flow| flow.queued == Some(line))?;
         let may_join = flow.give_room(ctx);
         // While it is not known which of several flows a response would answer, only one of them
         // may ask.
@@ -339,7 +353,7 @@ impl FarSide {
             }
             return Some((addressing, len));
         }
-        flow.queued = false;
+        flow.queued = None;
         // What it has been asked for comes, and with that it gets on.
         if turn != Turn::Others && may_join && flow.far.awaits_room() {
             let class = flow.class_of(flow.asked, ctx.classes);

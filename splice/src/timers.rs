@@ -4,6 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Instant;
 
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_with::{DeserializeAs, SerializeAs};
+
 /// A heap of deadlines that is lazy about moving them later.
 ///
 /// They are worked off in rounds: [`Timers::begin_round`], then [`Timers::next_due`] until `None`.
@@ -16,49 +20,43 @@ use std::time::Instant;
 /// packet. An entry that was overtaken by an earlier deadline stays as well, until its time comes
 /// or [`Timers::sweep`] finds the useless ones in the majority: that bounds the heap at twice the
 /// flows, and a few.
-#[derive(Debug, serde::Serialize, serde::Deserialize)]
-#[serde(bound = "K: Ord + Copy + serde::Serialize + serde::de::DeserializeOwned")]
+#[derive(Debug)]
 pub(crate) struct Timers<K> {
-    #[serde(with = "heap")]
     heap: BinaryHeap<Reverse<(Instant, K)>>,
-    /// The entries left of the round, the next one last.
-    #[serde(skip)]
+    /// The entries that are due, the next one last.
     due: Vec<(Instant, K)>,
+    /// How many of them are left of the round.
+    left: usize,
 }
 
-/// The heap in a snapshot: a sorted list.
-mod heap {
-    use serde::de::DeserializeOwned;
-    use serde::{Deserializer, Serialize, Serializer};
-    use serde_with::{DeserializeAs, SerializeAs};
+/// In a snapshot: a sorted list.
+type Entries = Vec<(snapshot::At, serde_with::Same)>;
 
-    use super::{BinaryHeap, Instant, Reverse};
-
-    type Entries = Vec<(snapshot::At, serde_with::Same)>;
-
-    pub(super) fn serialize<K: Ord + Copy + Serialize, S: Serializer>(
-        heap: &BinaryHeap<Reverse<(Instant, K)>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        let mut entries: Vec<_> = heap.iter().map(|Reverse(entry)| *entry).collect();
+impl<K: Ord + Copy + Serialize> Serialize for Timers<K> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let waiting = self.heap.iter().map(|Reverse(entry)| *entry);
+        let mut entries: Vec<_> = waiting.chain(self.due.iter().copied()).collect();
         entries.sort_unstable();
         Entries::serialize_as(&entries, serializer)
     }
+}
 
-    pub(super) fn deserialize<'de, K: Ord + DeserializeOwned, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<BinaryHeap<Reverse<(Instant, K)>>, D::Error> {
+impl<'de, K: Ord + Copy + DeserializeOwned> Deserialize<'de> for Timers<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let entries: Vec<(Instant, K)> = Entries::deserialize_as(deserializer)?;
-        Ok(entries.into_iter().map(Reverse).collect())
+        Ok(Timers { heap: entries.into_iter().map(Reverse).collect(), ..Timers::new() })
     }
 }
+
+/// Entries of a round: what some milliseconds are enough for, since packets wait meanwhile.
+const ROUND: usize = 1024;
 
 /// Useless entries that are not worth a sweep.
 const SPARE: usize = 64;
 
 impl<K: Ord + Copy> Timers<K> {
     pub(crate) fn new() -> Self {
-        Self { heap: BinaryHeap::new(), due: Vec::new() }
+        Self { heap: BinaryHeap::new(), due: Vec::new(), left: 0 }
     }
 
     /// Sees to it that `key` fires at `at` or before.
@@ -70,17 +68,22 @@ impl<K: Ord + Copy> Timers<K> {
         }
     }
 
-    /// Sets aside what is due now.
+    /// Sets aside what is due now. A round has [`ROUND`] entries at most, and what it leaves comes
+    /// before all that is armed meanwhile.
     pub(crate) fn begin_round(&mut self, now: Instant) {
-        while self.heap.peek().is_some_and(|Reverse((at, _))| *at <= now) {
-            self.due.extend(self.heap.pop().map(|Reverse(entry)| entry));
+        if self.due.is_empty() {
+            while self.heap.peek().is_some_and(|Reverse((at, _))| *at <= now) {
+                self.due.extend(self.heap.pop().map(|Reverse(entry)| entry));
+            }
+            self.due.reverse();
         }
-        self.due.reverse();
+        self.left = ROUND;
     }
 
     /// The round's next entry. The owner ignores it unless the time is what the flow has in
     /// `armed`, and clears that.
     pub(crate) fn next_due(&mut self) -> Option<(Instant, K)> {
+        self.left = self.left.checked_sub(1)?;
         self.due.pop()
     }
 
@@ -89,6 +92,7 @@ impl<K: Ord + Copy> Timers<K> {
     pub(crate) fn left(&mut self, flows: usize) {
         if flows == 0 {
             self.heap.clear();
+            self.due.clear();
         }
     }
 
@@ -106,12 +110,13 @@ impl<K: Ord + Copy> Timers<K> {
     }
 
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((at, _))| *at)
+        let due = self.due.last().map(|(at, _)| *at);
+        due.or_else(|| self.heap.peek().map(|Reverse((at, _))| *at))
     }
 
     /// Entries waiting, stale ones included.
     pub(crate) fn len(&self) -> usize {
-        self.heap.len()
+        self.heap.len() + self.due.len()
     }
 }
 
@@ -141,6 +146,22 @@ mod tests {
         assert_eq!(round(&mut timers, ms(5)), [(ms(5), 1)]);
         assert_eq!(round(&mut timers, ms(10)), [(ms(10), 1)]);
         assert_eq!(timers.len(), 0);
+    }
+
+    #[test]
+    fn a_round_has_an_end_and_what_it_leaves_comes_first() {
+        let start = crate::test_clock();
+        let mut timers = Timers::new();
+        let count = ROUND as u32 + 5;
+        (0..count).for_each(|key| timers.arm(&mut None, Some(start), key));
+        assert_eq!(round(&mut timers, start).len(), ROUND);
+        assert_eq!((timers.len(), timers.next()), (5, Some(start)));
+        // One that is due anew waits for those.
+        timers.arm(&mut None, Some(start), 0);
+        let left: Vec<u32> = round(&mut timers, start).iter().map(|(_, key)| *key).collect();
+        assert_eq!(left, [ROUND as u32, ROUND as u32 + 1, ROUND as u32 + 2, ROUND as u32 + 3, count - 1]);
+        assert_eq!(round(&mut timers, start), [(start, 0)]);
+        assert_eq!(timers.next(), None);
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl FarFlow {
             last: Last { psn: last_psn, is_amid_message: false },
             last_activity: now,
             armed: None,
-            queued: false,
+            queued: None,
             withheld: Lists::default(),
             asking: Asking::new(None),
             kept: Reservation::default(),
@@ -140,7 +140,7 @@ impl FarFlow {
     pub(super) fn turn(&self, ctx: &mut Context<'_>) -> Turn {
         let Some(span) = self.far.next_ask(ctx.now) else {
             ctx.pairings.pass(&self.key(), ctx.now);
-            return Turn::RewrittenPacket;
+            return Turn::Nothing;
         };
         if ctx.pairings.may_send(&self.key(), &span, ctx.now) { Turn::Own } else { Turn::Others }
     }

@@ -23,9 +23,8 @@ impl FarSide {
                 flow.withheld.leave(class);
                 // If its next READ takes another class by now, it comes to stand on that one's
                 // list.
-                if !flow.queued {
-                    flow.queued = true;
-                    self.ready.push_back(slot);
+                if flow.queued.is_none() {
+                    self.queue(slot);
                     return true;
                 }
             }
@@ -36,12 +35,11 @@ impl FarSide {
     /// The classes are others now: whoever waits for room asks anew. All others come to theirs with
     /// their next packet.
     pub(crate) fn reclassify(&mut self) {
-        for slot in self.withheld.drain() {
+        let waiting: Vec<_> = self.withheld.drain().collect();
+        for slot in waiting {
             let Some(flow) = self.flows.get_mut(slot) else { continue };
             flow.withheld = Lists::default();
-            if !std::mem::replace(&mut flow.queued, true) {
-                self.ready.push_back(slot);
-            }
+            self.queue(slot);
         }
     }
 

@@ -145,12 +145,7 @@ fn an_answer_of_long_ago_does_not_go_along() {
 /// longer one changes nothing about that.
 #[test]
 fn a_long_message_waits_for_its_turn_with_its_answer() {
-    let mut world = World::new();
-    world.write(0, 1);
-    world.mute = Some(1);
-    world.acknowledge(1, 1);
-    world.came = Default::default();
-    let mut send = |target: Qpn, psn: u32, begins_long: bool| {
+    let send = |world: &mut World, target: Qpn, psn: u32, begins_long: bool| {
         let mut request = write_request(target, 256);
         Bth::set_psn(request.first_chunk_mut().unwrap(), Psn::new(psn));
         if begins_long {
@@ -160,11 +155,23 @@ fn a_long_message_waits_for_its_turn_with_its_answer() {
         let datagram = Datagram { addressing: world.sites.addressing[1], transport: &request };
         world.sites.gateways[1].handle_lan(&datagram, world.sites.now);
     };
+    let mut world = World::new();
+    // A further connection whose ends are known, with PSNs of which none could be taken for
+    // another's: flows that ask for their requesters come after all others at their target.
+    send(&mut world, Qpn::new(0x44), 499_999, false);
+    world.run();
+    for _ in 0..2 {
+        world.sites.acknowledge_at(0, Qpn::new(0x55), Psn::new(499_999), 1);
+        world.run();
+    }
+    world.write(0, 1);
+    world.mute = Some(1);
+    world.acknowledge(1, 1);
+    world.came = Default::default();
     // Another flow's, more than share packets.
-    (0..100).for_each(|psn| send(Qpn::new(0x33), psn, false));
-    send(ENDS[0], 1, true);
-    // With PSNs of which none could be taken for the other's.
-    send(Qpn::new(0x44), 500_000, false);
+    (0..100).for_each(|psn| send(&mut world, Qpn::new(0x33), psn, false));
+    send(&mut world, ENDS[0], 1, true);
+    send(&mut world, Qpn::new(0x44), 500_000, false);
     world.run();
     let at = |bth| world.came[0].iter().position(|came| *came == bth).unwrap();
     let (long, small) = (at((Opcode::WriteFirst, 1)), at((Opcode::WriteOnly, 500_000)));
