@@ -227,6 +227,7 @@ fn killed_at(kind: u8, victim: Victim, what: &str) -> bool {
 }
 
 #[test]
+#[ignore = "two minutes: `cargo test -p gateway --release --test pair take_over -- --ignored`"]
 fn no_number_is_sealed_twice_whoever_is_killed_at_whichever_message() {
     for (kind, name) in MESSAGES {
         for victim in [Victim::Next, Victim::Before] {
@@ -248,7 +249,7 @@ fn no_number_is_sealed_twice_whoever_is_killed_whenever() {
     println!("LONGHAUL_SEED={seed}");
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let mut reused = 0;
-    for round in 0..number("LONGHAUL_KILLS").unwrap_or(8) {
+    for round in 0..number("LONGHAUL_KILLS").unwrap_or(3) {
         let (mut pair, transfer) = loaded();
         let victim = if random.random() { Victim::Next } else { Victim::Before };
         let after = Duration::from_micros(random.random_range(0..400_000));
