@@ -50,8 +50,10 @@ pub enum Order {
         takes: Arc<[IpNet]>,
         /// Flows of the session before that are this thread's, as the peer knows them.
         remembered: Vec<StaleFlow>,
-        /// The flows and streams of the session before go on. How many flows waited is sent back.
+        /// The flows of the session before go on. How many flows waited is sent back.
         resumes: Option<tokio::sync::oneshot::Sender<usize>>,
+        /// They do so without its streams: the peer's process is another one, without any flows.
+        outlives: bool,
     },
     /// The control connection is lost, and the flows wait for the next session. Bulk data go on
     /// under the keys that there are, until nothing came for so long. `None`: the keys serve no

@@ -10,6 +10,8 @@
     reason = "test code, also where no function is a test"
 )]
 
+#[path = "sim/crash.rs"]
+mod crash;
 #[path = "sim/pause.rs"]
 mod pause;
 #[path = "sim/refusal.rs"]

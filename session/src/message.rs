@@ -97,6 +97,8 @@ pub struct Hello {
     /// Where the receiver's hosts are, as the sender has it: it drops what comes in another name.
     /// At most [`MOST_PREFIXES`]; none if the sender does not say.
     pub remote: Vec<IpNet>,
+    /// It takes pairings of flows that outlive its process. Earlier builds do not say.
+    pub takes_living: bool,
 }
 
 /// Bytes of a [`Ticket`].
@@ -242,6 +244,9 @@ pub struct Pairing {
     pub psn: Option<u32>,
     /// The UDP source port that its requests came from.
     pub src_port: u16,
+    /// It has not ended, and outlives the receiver's process. Told only where the requester is at
+    /// the receiver's site, to a receiver that [takes it](Hello::takes_living).
+    pub lives: bool,
 }
 
 /// Where a flow's requester is, seen from the gateway that sends the message.
@@ -409,6 +414,9 @@ pub fn encode_all_pairings(pairings: &[Pairing], out: &mut Vec<u8>) {
     }
 }
 
+/// Bit of a HELLO's habits: see [`Hello::takes_living`].
+const TAKES_LIVING: u8 = 1;
+
 impl Hello {
     fn encode(&self, out: &mut Vec<u8>) {
         let site = self.site.as_bytes();
@@ -428,10 +436,11 @@ impl Hello {
         out.push(u8::try_from(build.len()).unwrap_or(u8::MAX));
         out.extend_from_slice(build);
         encode_prefixes(&self.remote, out);
+        out.push(u8::from(self.takes_living));
     }
 
-    /// Bytes behind the prefixes are left unread: later revisions of the same version may add
-    /// fields there. Earlier ones end with the site name, with the ticket, or with the build.
+    /// Bytes behind the habits are left unread: later revisions of the same version may add fields
+    /// there. Earlier ones end with the site name, the ticket, the build, or the prefixes.
     fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
         let theirs = body.u16()?;
         if theirs != VERSION {
@@ -459,7 +468,20 @@ impl Hello {
         let (resume_for, ticket) = if body.rest.is_empty() { (0, None) } else { decode_resume(body)? };
         let build = if body.rest.is_empty() { String::new() } else { decode_build(body)? };
         let remote = if body.rest.is_empty() { Vec::new() } else { decode_prefixes(body)? };
-        Ok(Hello { site, session, ciphers, max_datagram, lanes, threads, resume_for, ticket, build, remote })
+        let takes_living = !body.rest.is_empty() && body.u8()? & TAKES_LIVING != 0;
+        Ok(Hello {
+            site,
+            session,
+            ciphers,
+            max_datagram,
+            lanes,
+            threads,
+            resume_for,
+            ticket,
+            build,
+            remote,
+            takes_living,
+        })
     }
 }
 
@@ -545,9 +567,10 @@ fn decode_goodbye(body: &mut Body<'_>) -> Result<Message, MessageError> {
 
 impl Pairing {
     fn encode(&self, out: &mut Vec<u8>) {
-        out.push(match self.direction {
-            Direction::Outbound => 0,
-            Direction::Inbound => 1,
+        out.push(match (self.direction, self.lives) {
+            (Direction::Outbound, _) => 0,
+            (Direction::Inbound, false) => 1,
+            (Direction::Inbound, true) => 2,
         });
         out.push(if self.requester.is_ipv4() { 4 } else { 6 });
         out.extend_from_slice(&address_bytes(self.requester));
@@ -559,9 +582,10 @@ impl Pairing {
     }
 
     fn decode(body: &mut Body<'_>) -> Result<Self, MessageError> {
-        let direction = match body.u8()? {
-            0 => Direction::Outbound,
-            1 => Direction::Inbound,
+        let (direction, lives) = match body.u8()? {
+            0 => (Direction::Outbound, false),
+            1 => (Direction::Inbound, false),
+            2 => (Direction::Inbound, true),
             _ => {
                 return Err(MessageError::Value { field: "pairing direction" });
             }
@@ -573,7 +597,7 @@ impl Pairing {
         let requester_qpn = optional_24(body.u32()?, "requester queue pair")?;
         let psn = optional_24(body.u32()?, "packet sequence number")?;
         let src_port = body.u16()?;
-        Ok(Pairing { direction, requester, target, target_qpn, requester_qpn, psn, src_port })
+        Ok(Pairing { direction, requester, target, target_qpn, requester_qpn, psn, src_port, lives })
     }
 }
 

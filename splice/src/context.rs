@@ -12,12 +12,14 @@ use crate::classes::Classes;
 use crate::failures::FlowFailure;
 use crate::kept::Kept;
 use crate::lan_queue::LanQueue;
+use crate::near_side::SILENCE;
 use crate::openings::Openings;
 use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
 use crate::record::Head;
-use crate::stale_flows::StaleFlows;
+use crate::session_end::SessionEnd;
+use crate::stale_flows::{ResetMark, StaleFlow, StaleFlows};
 use crate::stats::Stats;
 
 /// Records of one flow that may wait for an earlier one: a queue pair has no more than half of its
@@ -91,6 +93,16 @@ impl Context<'_> {
     pub(crate) fn fail(&mut self, failure: FlowFailure) {
         self.stats.fail(failure.reason);
         self.failures.push(failure);
+    }
+
+    /// The peer says of a flow that nobody here knows that it has ended: its requester is refused.
+    pub(crate) fn mark_reset(&mut self, flow: &StaleFlow, ended: SessionEnd) {
+        self.stale_flows.mark_reset(ResetMark {
+            flow: *flow,
+            ended,
+            silent_until: self.now + SILENCE,
+            until: self.now + self.settings.linger,
+        });
     }
 
     /// Carries a record to the peer: see [`outgoing::push`].

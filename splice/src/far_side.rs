@@ -113,8 +113,8 @@ struct FarFlow {
     /// Room kept in a class's stream for what the target was asked for.
     kept: Reservation,
     notified: Notified,
-    /// The peer has forgotten it: nothing is relayed any more, and it goes as soon as it is dead or
-    /// idle.
+    /// The peer has forgotten it: nothing is relayed any more. It is being ended, or the peer's
+    /// process is another one, whose next request of this flow opens another in its place.
     orphaned: bool,
 }
 
@@ -383,7 +383,7 @@ impl FarSide {
             }
             let is_stale = ctx.now >= flow.last_activity + ctx.settings.idle_flow * 2;
             if is_stale && flow.orphaned {
-                self.close(slot, ctx);
+                self.end_orphan(slot, ctx);
                 continue;
             }
             if is_stale {

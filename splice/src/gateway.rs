@@ -23,7 +23,7 @@ use crate::hosts;
 use crate::incoming::{handle_record, note_connection};
 use crate::kept::Kept;
 use crate::lan_queue::{LanQueue, Waiting};
-use crate::near_side::{NearSide, SILENCE};
+use crate::near_side::NearSide;
 use crate::openings::Openings;
 use crate::ordered::{Numbering, Ordering};
 use crate::piggybacked_acks::PiggybackedAcks;
@@ -31,7 +31,7 @@ use crate::pool::Pool;
 use crate::reclaimer::{Holder, Reclaimer};
 use crate::session_end::SessionEnd;
 use crate::settings::{classes, is_in};
-use crate::stale_flows::{FlowSide, ResetMark, StaleFlow, StaleFlows};
+use crate::stale_flows::{FlowSide, StaleFlow, StaleFlows};
 use crate::stats::{LanDrop, Stats};
 
 /// One gateway of a pair.
@@ -434,17 +434,69 @@ impl Gateway {
             match flow.side {
                 FlowSide::Near => self.far.force_error(flow, &mut ctx),
                 FlowSide::Far if self.near.knows(flow) => self.near.acquaint(flow, &mut ctx),
-                FlowSide::Far => {
-                    let doomed = ResetMark {
-                        flow: *flow,
-                        ended: self.ended,
-                        silent_until: now + SILENCE,
-                        until: now + ctx.settings.linger,
-                    };
-                    ctx.stale_flows.mark_reset(doomed);
-                }
+                FlowSide::Far => ctx.mark_reset(flow, self.ended),
             }
         }
+    }
+
+    /// The gateway before this one, whose state is lost, knew these flows of requesters here, and
+    /// they have not ended. To be told right after [`Gateway::session_up`]. A requester may go on in
+    /// the midst of a message, and a new flow asks the target where that stands.
+    ///
+    /// Rule: `docs/protocol.md#rule-reborn`.
+    pub fn await_requesters(&mut self, flows: &[StaleFlow], now: Instant) {
+        let until = now + self.common.settings.linger.max(self.common.settings.idle_flow);
+        for flow in flows {
+            if flow.side != FlowSide::Far || !self.common.settings.may_remember(flow) {
+                self.common.stats.bad_records += 1;
+            } else if !self.near.knows(flow) {
+                self.common.stale_flows.await_requester(*flow, until);
+            }
+        }
+    }
+
+    /// A session with a process that knows none of the flows that this gateway has: the peer's
+    /// died, and another one stands in its place. Flows go on by what requesters and targets know.
+    /// Nothing new is told to a requester before its target has spoken. One that was acknowledged
+    /// what only the dead process had ends in an error. `ended` are flows that the peer says have ended; the
+    /// other arguments are those of [`Gateway::session_up`].
+    ///
+    /// Rule: `docs/protocol.md#rule-reborn`.
+    pub fn session_reborn(
+        &mut self,
+        rtt: Duration,
+        max_packet: usize,
+        lanes: u8,
+        ended: &[StaleFlow],
+        now: Instant,
+    ) {
+        self.sessions += 1;
+        self.common.settings.rtt = rtt;
+        self.wan.end(now);
+        self.forget_order();
+        self.wan.begin(&Session { rtt, max_packet, lanes }, now);
+        self.common.stale_flows.clear_own();
+        let mut ctx = self.common.context(self.wan.senders(), now);
+        self.near.strand_all(&mut ctx);
+        self.far.strand_all(&mut ctx);
+        for flow in ended {
+            if !ctx.settings.may_remember(flow) {
+                ctx.stats.bad_records += 1;
+                continue;
+            }
+            match flow.side {
+                FlowSide::Near => self.far.end_remembered(flow, &mut ctx),
+                FlowSide::Far if self.near.end_remembered(flow, SessionEnd::Lost, &mut ctx) => {}
+                FlowSide::Far => ctx.mark_reset(flow, SessionEnd::Lost),
+            }
+        }
+    }
+
+    /// Records of another session follow none of the one before.
+    fn forget_order(&mut self) {
+        self.numbering = Numbering::new();
+        self.ordering = Ordering::new(&self.common.settings);
+        self.common.answers = PiggybackedAcks::new();
     }
 
     /// The session is lost and may go on: [`Gateway::session_resumed`]. Flows wait meanwhile, and
@@ -508,9 +560,7 @@ impl Gateway {
     pub fn session_down(&mut self, end: SessionEnd, now: Instant) {
         self.ended = end;
         self.wan.end(now);
-        self.numbering = Numbering::new();
-        self.ordering = Ordering::new(&self.common.settings);
-        self.common.answers = PiggybackedAcks::new();
+        self.forget_order();
         let mut ctx = self.common.context(self.wan.senders(), now);
         self.near.fail_all(end, &mut ctx);
         self.far.fail_all(&mut ctx);

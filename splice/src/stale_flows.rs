@@ -44,6 +44,9 @@ pub struct StaleFlow {
     pub src_port: u16,
     /// Where the gateway that remembers stood.
     pub side: FlowSide,
+    /// It has not ended. Should the peer have restarted, it goes on.
+    #[serde(skip)]
+    pub lives: bool,
 }
 
 impl StaleFlow {
@@ -102,6 +105,10 @@ pub(crate) struct StaleFlows {
     #[serde_as(as = "BTreeMap<_, (_, snapshot::At)>")]
     own: BTreeMap<(FlowKey, bool), (StaleFlow, Instant)>,
     doomed: BTreeMap<FlowKey, ResetMark>,
+    /// Flows of requesters here that the gateway before this one knew, and when they are forgotten.
+    /// Not in a snapshot: what another process lacks of them ends as an orphan.
+    #[serde(skip)]
+    awaited: BTreeMap<FlowKey, (StaleFlow, Instant)>,
     /// When the first of either is forgotten, or earlier.
     #[serde_as(as = "Option<snapshot::At>")]
     next: Option<Instant>,
@@ -121,10 +128,18 @@ impl StaleFlows {
     /// bytes each.
     pub(crate) fn new(flows: usize) -> Self {
         let most = flows.saturating_mul(2);
-        Self { most, own: BTreeMap::new(), doomed: BTreeMap::new(), next: None, forgotten: 0 }
+        Self {
+            most,
+            own: BTreeMap::new(),
+            doomed: BTreeMap::new(),
+            awaited: BTreeMap::new(),
+            next: None,
+            forgotten: 0,
+        }
     }
 
     pub(crate) fn remember(&mut self, flow: StaleFlow, until: Instant) {
+        let flow = StaleFlow { lives: false, ..flow };
         let key = (flow.key(), flow.side == FlowSide::Near);
         if self.own.len() < self.most || self.own.contains_key(&key) {
             self.own.insert(key, (flow, until));
@@ -166,13 +181,32 @@ impl StaleFlows {
         None
     }
 
+    /// The requester of this flow may go on in the midst of a message.
+    pub(crate) fn await_requester(&mut self, flow: StaleFlow, until: Instant) {
+        let key = flow.key();
+        if self.awaited.len() < self.most || self.awaited.contains_key(&key) {
+            self.awaited.insert(key, (flow, until));
+            self.await_end(until);
+        } else {
+            self.forgotten += 1;
+        }
+    }
+
+    /// Returns whether this request may go on with a flow that the gateway before this one knew.
+    /// That is so once: then there is a flow that asks the target.
+    pub(crate) fn goes_on(&mut self, key: &FlowKey, came: &Came) -> bool {
+        self.awaited.remove(key).is_some_and(|(flow, _)| {
+            flow.psn.distance(came.psn).abs() <= NEARBY && !flow.is_contradicted(came)
+        })
+    }
+
     /// The target has answered: its queue pair has another incarnation.
     pub(crate) fn spare(&mut self, key: &FlowKey) {
         self.doomed.remove(key);
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.own.len() + self.doomed.len()
+        self.own.len() + self.doomed.len() + self.awaited.len()
     }
 
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
@@ -186,8 +220,9 @@ impl StaleFlows {
         }
         self.own.retain(|_, (_, until)| *until > now);
         self.doomed.retain(|_, doomed| doomed.until > now);
-        let own = self.own.values().map(|(_, until)| *until);
-        let first = own.chain(self.doomed.values().map(|doomed| doomed.until)).min();
+        self.awaited.retain(|_, (_, until)| *until > now);
+        let kept = self.own.values().chain(self.awaited.values()).map(|(_, until)| *until);
+        let first = kept.chain(self.doomed.values().map(|doomed| doomed.until)).min();
         self.next = first.map(|first| first.max(now + TOGETHER));
     }
 

@@ -224,16 +224,34 @@ impl<O: Observer> PeerSide<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, takes, remembered, resumes }) => {
+                Ok(Order::Up {
+                    sealer,
+                    opener,
+                    rtt,
+                    max_packet,
+                    lanes,
+                    takes,
+                    remembered,
+                    resumes,
+                    outlives,
+                }) => {
                     let max_packet = max_packet.min(self.max_packet);
                     let session = Session { sealer, opener, max_packet, lost: None, heard: now };
                     if let Some(reply) = resumes {
-                        if !self.resume((rtt, max_packet, lanes), reply, lan, now) {
+                        self.park(lan, now);
+                        // Nobody may care to know any more.
+                        let _ = reply.send(self.core.waiting_flows());
+                        if outlives {
+                            self.core.session_reborn(rtt, max_packet, lanes, &remembered, now);
+                        } else if !self.resume((rtt, max_packet, lanes), now) {
                             continue;
                         }
                     } else {
                         self.end_session(SessionEnd::Closed, lan, now);
-                        self.core.session_up(rtt, max_packet, lanes, &remembered, now);
+                        let (awaited, ended): (Vec<_>, Vec<_>) =
+                            remembered.into_iter().partition(|flow| flow.lives);
+                        self.core.session_up(rtt, max_packet, lanes, &ended, now);
+                        self.core.await_requesters(&awaited, now);
                     }
                     self.core.peer_takes(takes);
                     self.begin(session);
@@ -282,16 +300,7 @@ impl<O: Observer> PeerSide<O> {
 
     /// Has the flows that waited go on over a path of this round trip, longest packet and lanes.
     /// Returns false if there is nothing to go on with.
-    fn resume(
-        &mut self,
-        (rtt, max_packet, lanes): (Duration, usize, u8),
-        reply: tokio::sync::oneshot::Sender<usize>,
-        lan: &Lan,
-        now: Instant,
-    ) -> bool {
-        self.park(lan, now);
-        // Nobody may care to know any more.
-        let _ = reply.send(self.core.waiting_flows());
+    fn resume(&mut self, (rtt, max_packet, lanes): (Duration, usize, u8), now: Instant) -> bool {
         let resumed = self.core.session_resumed(rtt, max_packet, lanes, now);
         if !resumed {
             // Streams of two generations must never meet.

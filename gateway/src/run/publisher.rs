@@ -180,6 +180,7 @@ fn to_wire(flow: &StaleFlow) -> Pairing {
         requester_qpn: Some(flow.requester_qpn.get()),
         psn: Some(flow.psn.get()),
         src_port: flow.src_port,
+        lives: flow.lives,
     }
 }
 
@@ -195,6 +196,7 @@ pub(super) fn from_wire(pairing: &Pairing) -> Option<StaleFlow> {
             Direction::Outbound => FlowSide::Near,
             Direction::Inbound => FlowSide::Far,
         },
+        lives: pairing.lives,
     })
 }
 

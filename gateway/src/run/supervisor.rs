@@ -263,7 +263,8 @@ async fn handle_event(
 ) {
     match event {
         Event::Up(session) => {
-            let (resumes, site) = (session.resumes, session.peer.site.clone());
+            let (resumes, outlives) = (session.resumes, session.outlives);
+            let site = session.peer.site.clone();
             telemetry.session_up(resumes, Instant::now());
             let peer = &session.peer;
             telemetry.set_expiry(Validity::Peer, peer.valid_until);
@@ -279,6 +280,8 @@ async fn handle_event(
             let flows: usize = workers.up(*session).all().await.iter().sum();
             if resumes {
                 info!(peer = site, flows, "the session goes on; so many flows waited for it");
+            } else if outlives {
+                info!(peer = site, flows, "the peer has died and come back; so many flows waited for it");
             }
         }
         Event::Lost(reason) => {

@@ -168,12 +168,12 @@ impl Thread {
 impl Workers {
     /// A session has begun. If the flows of the one before go on: how many of each thread's waited.
     pub(super) fn up(&self, session: Session) -> Answers<usize> {
-        let Session { keys, peer, pairings, resumes } = session;
+        let Session { keys, peer, pairings, resumes, outlives } = session;
         let takes: Arc<[IpNet]> = peer.takes.into();
         let remembered: Vec<StaleFlow> = pairings.iter().filter_map(from_wire).collect();
         let mut answers = Vec::new();
         for (thread, (sealer, opener)) in self.0.iter().zip(keys) {
-            let resumes = resumes.then(|| {
+            let resumes = (resumes || outlives).then(|| {
                 let (reply, answer) = oneshot::channel();
                 answers.push(answer);
                 reply
@@ -188,6 +188,7 @@ impl Workers {
                 takes: Arc::clone(&takes),
                 remembered: remembered.iter().filter(is_its).copied().collect(),
                 resumes,
+                outlives,
             });
         }
         Answers(answers)

@@ -3,13 +3,15 @@
 
 use std::time::{Duration, Instant};
 
-use splice::{SessionEnd, StaleFlow};
+use splice::{FlowSide, SessionEnd, StaleFlow};
 
 /// An order to a gateway.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     /// A session has begun, and another one before it is over.
-    Up { session: u32, remembered: Vec<StaleFlow> },
+    Up { session: u32, remembered: Vec<StaleFlow>, awaited: Vec<StaleFlow> },
+    /// A session has begun with a process that knows no flow: those that wait here go on.
+    Reborn { session: u32, ended: Vec<StaleFlow> },
     /// The session is lost, and its flows wait for the next one.
     Lost(SessionEnd),
     /// The peer is the same process as before, and they go on.
@@ -51,12 +53,16 @@ pub(super) struct Control {
     planned: bool,
     /// Sides told that they go on.
     resumed: u64,
+    /// The gateways speak of flows that outlive the peer's process.
+    survives: bool,
+    /// Sides whose flows have outlived the peer's process.
+    reborn: u64,
 }
 
 const NOTE_EVERY: Duration = Duration::from_millis(100);
 
 impl Control {
-    pub(super) fn new(resume_for: Duration, now: Instant) -> Self {
+    pub(super) fn new(resume_for: Duration, survives: bool, now: Instant) -> Self {
         Self {
             resume_for,
             sessions: 0,
@@ -68,6 +74,8 @@ impl Control {
             orders: Vec::new(),
             planned: false,
             resumed: 0,
+            survives,
+            reborn: 0,
         }
     }
 
@@ -96,6 +104,11 @@ impl Control {
     /// How often a side was told to go on.
     pub(super) fn resumed(&self) -> u64 {
         self.resumed
+    }
+
+    /// How often a side's flows have outlived the peer's process.
+    pub(super) fn reborn(&self) -> u64 {
+        self.reborn
     }
 
     /// Returns true if it is time to note what this side knows.
@@ -158,10 +171,28 @@ impl Control {
         let resumes = parked && here == there;
         self.fresh += u32::from(!resumes);
         for (site, at) in at.into_iter().enumerate() {
-            let remembered = self.remembered.get(1 - site).cloned().unwrap_or_default();
-            let order = if resumes { Order::Resumed { session } } else { Order::Up { session, remembered } };
+            let order = if resumes { Order::Resumed { session } } else { self.fresh_order(site, session) };
             self.orders.push((at, site, order));
         }
+    }
+
+    /// A side whose flows wait goes on with them if the other has none.
+    fn fresh_order(&mut self, site: usize, session: u32) -> Order {
+        let other = 1 - site;
+        let told = self.remembered.get(other).cloned().unwrap_or_default();
+        let (living, ended): (Vec<_>, Vec<_>) = told.into_iter().partition(|flow| flow.lives);
+        let survives = |site, other| {
+            self.survives && matches!((self.stand(site), self.stand(other)), (Stand::Parked(..), Stand::Down))
+        };
+        if survives(site, other) {
+            self.reborn += 1;
+            return Order::Reborn { session, ended: [ended, living].concat() };
+        }
+        if survives(other, site) {
+            let awaited = living.into_iter().filter(|flow| flow.side == FlowSide::Far).collect();
+            return Order::Up { session, remembered: ended, awaited };
+        }
+        Order::Up { session, remembered: [ended, living].concat(), awaited: Vec::new() }
     }
 
     /// The connection ends after the first side has gone on in it, and before the other has. The
@@ -207,7 +238,9 @@ impl Control {
             return None;
         };
         match order {
-            Order::Up { session, .. } => (*stand, *began) = (Stand::Up(session), self.fresh),
+            Order::Up { session, .. } | Order::Reborn { session, .. } => {
+                (*stand, *began) = (Stand::Up(session), self.fresh)
+            }
             Order::Resumed { session } => *stand = Stand::Up(session),
             Order::Lost(end) => {
                 *stand = Stand::Parked(end, now + self.resume_for);

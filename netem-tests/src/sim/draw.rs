@@ -262,7 +262,7 @@ fn has_rare_verbs(seed: u64) -> bool {
 
 /// Returns true if a seed has messages that are done locally: about a quarter, and none of those
 /// that once broke a rule.
-fn is_local(seed: u64) -> bool {
+pub(super) fn is_local(seed: u64) -> bool {
     matches!(seed % 31, 7..=9 | 11..=15)
 }
 

@@ -7,6 +7,7 @@ use roce::flow::near::NearConfig;
 use roce::wire::Psn;
 use splice::{Settings, Tuning};
 
+use super::draw::is_local;
 use crate::host::{MAX_PACKET, QpConfig};
 use linksim::impair::LinkSpec;
 
@@ -36,6 +37,8 @@ pub struct Scenario {
     pub dead_after: Duration,
     /// How long flows wait for a session that is lost; zero: they end with it.
     pub resume_for: Duration,
+    /// The gateways' builds speak of flows that outlive the peer's process.
+    pub survives: bool,
     /// The programs' connections.
     pub connections: Vec<Connection>,
     /// Packets that no gateway terminates.
@@ -279,6 +282,7 @@ impl Scenario {
             max_packet_there: None,
             dead_after: Duration::from_secs(5),
             resume_for: Duration::ZERO,
+            survives: true,
             connections: Vec::new(),
             bursts: Vec::new(),
             faults: Vec::new(),
@@ -306,6 +310,41 @@ impl Scenario {
             }
             _ => false,
         };
+        self.hides(hidden)
+    }
+
+    /// Returns true if every operation must succeed although gateways die: their requesters still
+    /// have all that was not acknowledged by its target. No message may be acknowledged in parts.
+    #[must_use]
+    pub fn outlives_crashes(&self) -> bool {
+        let away = |fault: &Fault| match fault {
+            Fault::Crash { down, noticed, .. } => *down + *noticed,
+            Fault::Partition(time) => *time,
+            _ => Duration::ZERO,
+        };
+        let time: Duration = self.faults.iter().map(|(_, fault)| away(fault)).sum();
+        let hidden = |fault: &Fault| match fault {
+            Fault::Crash { .. } => true,
+            Fault::Tune { .. } => true,
+            Fault::Reconnect => true,
+            Fault::Partition(time) => *time < self.dead_after,
+            _ => false,
+        };
+        let is_short = |connection: &Connection| {
+            let ops = connection.lives.iter().flat_map(|life| &life.work).flat_map(|work| &work.ops);
+            connection.lives.len() == 1
+                && ops
+                    .into_iter()
+                    .all(|op| matches!(op, Op::Read(_)) || op.len() <= connection.qp.mtu.bytes())
+        };
+        self.survives
+            && time < self.resume_for
+            && !is_local(self.seed)
+            && self.connections.iter().all(is_short)
+            && self.hides(hidden)
+    }
+
+    fn hides(&self, hidden: impl Fn(&Fault) -> bool) -> bool {
         let silence = self.faults.iter().map(|(_, fault)| match fault {
             Fault::Silence { time: Some(time), .. } => *time,
             _ => Duration::ZERO,

@@ -137,6 +137,10 @@ pub struct Report {
     pub outage: Duration,
     /// How often a gateway went on with the session before.
     pub resumed: u64,
+    /// How often a gateway's flows outlived the other one's process.
+    pub reborn: u64,
+    /// No operation may fail although gateways die.
+    pub outlives: bool,
     /// How often another process took a gateway's place with its snapshot.
     pub upgraded: u64,
 }
@@ -168,7 +172,7 @@ impl World {
             wan: [links(&scenario, 0), links(&scenario, 1)],
             numbers: [numbers(), numbers()],
             cut_until: None,
-            control: Control::new(scenario.resume_for, start),
+            control: Control::new(scenario.resume_for, scenario.survives, start),
             programs: Vec::new(),
             watch: Watch::default(),
             bursts: scenario.bursts.iter().copied().collect(),

@@ -79,16 +79,17 @@ impl Current {
     /// A new session takes over. It does not if it was overtaken on its way by a younger one, or if
     /// the flows that it was to go on with have ended meanwhile.
     pub(super) async fn replace(&mut self, link: Link) -> Result<(), OwnerGone> {
-        let Link { wire, order, session, resumption } = link;
+        let Link { wire, order, session, resumption, former } = link;
         if matches!(&self.state, State::Up(up) if up.order > order) {
             wire.close(close::REPLACED, b"overtaken");
             return Ok(());
         }
-        if session.resumes && !self.held.is(&resumption) {
+        let goes_on = former.is_some();
+        if former.is_some_and(|former| !self.held.is(&former)) {
             wire.close(close::ENDED, b"the flows have ended meanwhile");
             return Ok(());
         }
-        self.leave(session.resumes, &session.peer).await?;
+        self.leave(goes_on, &session.peer).await?;
         let waited = match &self.state {
             State::Lost { since, .. } => Some(since.elapsed()),
             State::Down | State::Up(_) => None,
@@ -102,6 +103,7 @@ impl Current {
             datagram = session.peer.max_datagram,
             pairings = session.pairings.len(),
             resumes = session.resumes,
+            outlives = session.outlives,
             waited = waited.map(tracing::field::debug),
             "session up"
         );
@@ -112,13 +114,13 @@ impl Current {
     }
 
     /// Leaves what there was for a session that has come up: its flows go on, or they end.
-    async fn leave(&mut self, resumes: bool, peer: &super::PeerInfo) -> Result<(), OwnerGone> {
+    async fn leave(&mut self, goes_on: bool, peer: &super::PeerInfo) -> Result<(), OwnerGone> {
         let reason = match std::mem::replace(&mut self.state, State::Down) {
             State::Down => return Ok(()),
             State::Up(up) => {
                 let former = up.wire.connection();
                 let ended = former.close_reason();
-                if ended.is_none() && !resumes {
+                if ended.is_none() && !goes_on {
                     warn!(
                         peer = peer.site,
                         former = %former.remote_address(),
@@ -128,12 +130,12 @@ impl Current {
                 }
                 up.wire.close(close::REPLACED, b"replaced by a new session");
                 let reason = ended.as_ref().map_or(DownReason::Replaced, down_reason);
-                if resumes {
+                if goes_on {
                     return self.lose(reason, up.resume_for).await;
                 }
                 reason
             }
-            lost @ State::Lost { .. } if resumes => {
+            lost @ State::Lost { .. } if goes_on => {
                 self.state = lost;
                 return Ok(());
             }

@@ -164,6 +164,9 @@ pub struct Session {
     /// Both sides have proven that they are the processes of the session before: its flows and
     /// streams go on.
     pub resumes: bool,
+    /// The peer's process is another one, which has no flows. Those here go on by what requesters
+    /// and targets know; streams begin anew.
+    pub outlives: bool,
 }
 
 /// The other side of a session.

@@ -238,6 +238,7 @@ fn pairings_reach_the_other_side() {
             requester_qpn: (number % 3 == 0).then_some(number),
             psn: Some(number * 7),
             src_port: number as u16,
+            lives: false,
         })
         .collect();
     let few = &known[..3];
@@ -306,6 +307,7 @@ fn a_session_of_many_flows_comes_up_again_on_a_long_link() {
             requester_qpn: Some(number),
             psn: Some(number),
             src_port: number as u16,
+            lives: false,
         })
         .collect();
     let many = || vec![watch::channel(Arc::from(&known[..])).1];
@@ -679,6 +681,7 @@ fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u
         ticket: None,
         build: String::new(),
         remote: Vec::new(),
+        takes_living: false,
     };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {

@@ -17,7 +17,8 @@ use super::{Config, Held, PeerInfo, SETUP_TIMEOUT, Session, close};
 use crate::identity::{SerialNumber, earliest_end};
 use crate::key_log::KeyLog;
 use crate::message::{
-    GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, Ticket, VERSION, encode_all_pairings,
+    Direction, GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, Ticket, VERSION,
+    encode_all_pairings,
 };
 use crate::resumption::{CHANNEL_LABEL, Resumption, SECRET_LABEL};
 use crate::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
@@ -33,6 +34,8 @@ pub(super) struct Link {
     pub(super) session: Session,
     /// Proof on the next connection that this is the same process.
     pub(super) resumption: Arc<Resumption>,
+    /// The proof that there was before, if flows go on.
+    pub(super) former: Option<Arc<Resumption>>,
 }
 
 /// The control stream of a connection, message by message.
@@ -122,7 +125,7 @@ pub(super) async fn set_up(
 ) -> Result<Link, SetupError> {
     let result = agree(connection.clone(), role, config, held).await;
     match result {
-        Ok((wire, session, resumption)) => Ok(Link { wire, order, session, resumption }),
+        Ok((wire, session, resumption, former)) => Ok(Link { wire, order, session, resumption, former }),
         Err(error) => {
             connection.close(close_code(&error), error.to_string().as_bytes());
             Err(error)
@@ -146,7 +149,7 @@ async fn agree(
     role: Role,
     config: &Config,
     held: &Held,
-) -> Result<(Wire, Session, Arc<Resumption>), SetupError> {
+) -> Result<(Wire, Session, Arc<Resumption>, Option<Arc<Resumption>>), SetupError> {
     check_address(&connection, config)?;
     let (mut send, recv) = match role {
         Role::Dialer => connection.open_bi().await.map_err(Lost::from)?,
@@ -161,27 +164,30 @@ async fn agree(
     let greeting = greeting(local_session, ticket, config);
     let speak = async { send.write_all(&greeting).await.map_err(Lost::from) };
     let ((), hello) = tokio::try_join!(speak, hear_hello(&mut inbox))?;
-    let shown = hello.ticket;
+    let (shown, takes_living) = (hello.ticket, hello.takes_living);
     // Before more is said: what a connection that is closed still holds is lost.
     let peer = judge(&connection, role, local_session, hello, config)?;
-    let resumed = match held {
-        Some(held) if held.admits(shown, role.other(), &channel)? => Some(held),
-        _ => None,
+    let (resumed, outlived) = match held {
+        Some(held) if held.admits(shown, role.other(), &channel)? => (Some(held), None),
+        // A process without any flows, in the place of the one that had them.
+        Some(held) if shown.is_none() && takes_living && !peer.resume_for.is_zero() => (None, Some(held)),
+        _ => (None, None),
     };
     // Flows that go on are no news.
-    let known = if resumed.is_some() { told(&[]) } else { told(&remembered(config)) };
+    let known = if resumed.is_some() { told(&[]) } else { told(&remembered(config, outlived.is_some())) };
     // Both at once: each side may have more to say than fits the other's receive window.
     let speak = async { send.write_all(&known).await.map_err(Lost::from) };
     let ((), pairings) = tokio::try_join!(speak, hear_pairings(&mut inbox))?;
     let spent = Arc::<Spent>::default();
     let threads = (config.threads, config.key_log.as_ref());
     let mut session = derive(&connection, peer, pairings, threads, &Waker::from(Arc::clone(&spent)))?;
-    session.resumes = resumed.is_some();
+    (session.resumes, session.outlives) = (resumed.is_some(), outlived.is_some());
+    let former = resumed.clone().or(outlived);
     let resumption = match resumed {
         Some(held) => held,
         None => Arc::new(Resumption::new(export(&connection, SECRET_LABEL)?)),
     };
-    Ok((Wire { connection, inbox, send, spent }, session, resumption))
+    Ok((Wire { connection, inbox, send, spent }, session, resumption, former))
 }
 
 fn export(connection: &Connection, label: &[u8]) -> Result<Zeroizing<[u8; EXPORTER_BYTES]>, KeyError> {
@@ -220,14 +226,24 @@ fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
         ticket,
         build: config.build.clone(),
         remote: config.remote.clone(),
+        takes_living: true,
     };
     Message::Hello(hello).encode(&mut bytes);
     bytes
 }
 
-fn remembered(config: &Config) -> Vec<Pairing> {
+/// The flows to tell the peer of. If they outlive its process, those of requesters there go on, and
+/// so do those of requesters here, of which it need not know.
+///
+/// Rule: `docs/protocol.md#rule-reborn`.
+fn remembered(config: &Config, outlive: bool) -> Vec<Pairing> {
     let known = |known: &watch::Receiver<Arc<[Pairing]>>| known.borrow().to_vec();
-    let pairings: Vec<Pairing> = config.pairings.iter().flat_map(known).collect();
+    let mut pairings: Vec<Pairing> = config.pairings.iter().flat_map(known).collect();
+    if outlive {
+        pairings.retain(|pairing| !pairing.lives || pairing.direction == Direction::Inbound);
+    } else {
+        pairings.iter_mut().for_each(|pairing| pairing.lives = false);
+    }
     if pairings.len() > MAX_PAIRINGS {
         warn!(known = pairings.len(), told = MAX_PAIRINGS, "more pairings than a peer takes in");
     }
@@ -343,7 +359,7 @@ fn derive(
         Ok((sealer.telling(spent.clone()), opener.within(forgeries, spent.clone())))
     };
     let keys = (0..threads).map(keys).collect::<Result<_, KeyError>>()?;
-    Ok(Session { keys, peer, pairings, resumes: false })
+    Ok(Session { keys, peer, pairings, resumes: false, outlives: false })
 }
 
 impl Wire {

@@ -23,14 +23,16 @@ fn golden_bytes() {
         ticket: Some(Ticket([7; TICKET_BYTES])),
         build: "0.2".into(),
         remote: vec!["10.0.1.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
+        takes_living: true,
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
-        0, 0, 0, 76,  1,  0, 14,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
+        0, 0, 0, 77,  1,  0, 14,  1, 2, 3, 4,  0x83,  0x05, 0xc0,  4,  1,  2, b'b', b'1',
         0, 1, 0xd4, 0xc0,  7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
         3, b'0', b'.', b'2',
         2,  4, 24,  10, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         6, 32,  0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        1,
     ]);
     let pairings = Message::Pairings {
         last: true,
@@ -42,6 +44,7 @@ fn golden_bytes() {
             requester_qpn: None,
             psn: Some(0xff_ffff),
             src_port: 0xc001,
+            lives: false,
         }],
     };
     #[rustfmt::skip]
@@ -94,13 +97,14 @@ fn fields_that_a_later_revision_adds_are_skipped() {
         ticket: None,
         build: String::new(),
         remote: Vec::new(),
+        takes_living: false,
     });
     let mut bytes = encoded(&hello);
     bytes[3] += 2;
     bytes.extend_from_slice(&[1, 2]);
     assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
-    // Of earlier revisions, which ended with the build, the ticket, and the site name.
-    for fields in [2 + 1, 1, 4 + TICKET_BYTES] {
+    // Earlier revisions ended with the prefixes, the build, the ticket, and the site name.
+    for fields in [2 + 1, 1, 1, 4 + TICKET_BYTES] {
         bytes.truncate(bytes.len() - fields);
         bytes[3] -= fields as u8;
         assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
@@ -121,6 +125,7 @@ fn a_build_that_cannot_be_shown_is_none() {
             ticket: None,
             build: build.into(),
             remote: Vec::new(),
+            takes_living: true,
         };
         match Message::decode(&encoded(&Message::Hello(hello))) {
             Ok(Some((Message::Hello(hello), _))) => hello.build,
@@ -187,6 +192,7 @@ fn many_pairings_go_out_in_messages_of_bounded_size() {
         requester_qpn: Some(1),
         psn: None,
         src_port: 0xffff,
+        lives: false,
     };
     for count in [0, 1, PAIRINGS_PER_MESSAGE, PAIRINGS_PER_MESSAGE + 1, MAX_PAIRINGS + 5] {
         let all: Vec<_> = (0..count as u32).map(pairing).collect();
@@ -250,6 +256,7 @@ fn any_pairing() -> impl Strategy<Value = Pairing> {
             requester_qpn,
             psn,
             src_port,
+            lives: !outbound && src_port % 2 == 1,
         },
     )
 }
@@ -283,6 +290,7 @@ fn any_message() -> impl Strategy<Value = Message> {
                 ticket: ticket.map(Ticket),
                 build,
                 remote,
+                takes_living: bits % 3 == 0,
             })
         });
     let pairings = (any::<bool>(), prop::collection::vec(any_pairing(), 0..20))

@@ -10,6 +10,7 @@ use transport::Urgency;
 use super::{FarKey, FarSide};
 use crate::context::Context;
 use crate::record::{FlowId, Head, Reason};
+use crate::stale_flows::StaleFlow;
 
 impl FarSide {
     pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
@@ -17,8 +18,11 @@ impl FarSide {
         ctx.fail(flow.failure(reason, ctx.classes));
         let head = Head::Fail { flow: flow.id, reason };
         let class = flow.class_of(0, ctx.classes);
-        // Without room the near half gives up waiting, in its time.
-        let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);
+        // By the number of an earlier session's flow the peer may know another one.
+        if self.by_id.get(&flow.id) == Some(slot) {
+            // Without room the near half gives up waiting, in its time.
+            let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);
+        }
         self.abort(slot, ctx);
     }
 
@@ -79,6 +83,52 @@ impl FarSide {
             self.abort(slot, ctx);
         }
         self.closed.clear();
+    }
+
+    /// The peer's process is another one, which knows no flow. Targets get what has come in order.
+    /// No flow takes more, or has its target's answers passed on. Its requester's next packet opens
+    /// another in its place.
+    ///
+    /// Rule: `docs/protocol.md#rule-reborn`.
+    pub(crate) fn strand_all(&mut self, ctx: &mut Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            self.by_id.remove(&flow.id);
+            if flow.orphaned || flow.far.is_ending() {
+                if let Some(remembered) = flow.remembered() {
+                    ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
+                }
+                flow.orphaned = true;
+                continue;
+            }
+            flow.orphaned = true;
+            flow.requests.clear(&mut self.pages);
+            flow.waiting = 0;
+            flow.last_activity = ctx.now;
+            flow.far.set_cut_off(false, ctx.now);
+            self.touch(slot, ctx);
+        }
+        self.closed.clear();
+    }
+
+    /// A flow that the peer has forgotten is over. A target that waits for the rest of a message,
+    /// or owes an answer, is told.
+    pub(super) fn end_orphan(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        flow.last_activity = ctx.now;
+        if flow.far.is_ending() || flow.is_idle() && !flow.last.is_amid_message {
+            return self.close(slot, ctx);
+        }
+        self.abort(slot, ctx);
+    }
+
+    /// The peer, a process that knows no flow, says of this one that it has ended.
+    pub(crate) fn end_remembered(&mut self, flow: &StaleFlow, ctx: &mut Context<'_>) {
+        match self.by_key.get(&flow.key()).filter(|_| self.remembers(flow)) {
+            Some(slot) => self.abort(slot, ctx),
+            None => self.force_error(flow, ctx),
+        }
     }
 
     /// The session goes on: what is missing of a message has its whole time again.

@@ -181,8 +181,8 @@ impl FarFlow {
     pub(super) fn report(&self, classes: &Classes, is_parked: bool) -> FlowReport {
         let FlowKey { requester, target, target_qpn } = self.key();
         let state = match () {
-            () if self.far.is_ending() || self.orphaned => FlowState::Failed,
-            () if is_parked => FlowState::Waiting,
+            () if self.far.is_ending() => FlowState::Failed,
+            () if is_parked || self.orphaned => FlowState::Waiting,
             () if self.withheld.is_any() => FlowState::HeldBack,
             () if self.is_idle() => FlowState::Idle,
             () => FlowState::Active,
@@ -207,6 +207,7 @@ impl FarFlow {
             psn: self.last.psn,
             src_port: self.addressing.src_port,
             side: FlowSide::Far,
+            lives: !self.far.is_ending(),
         })
     }
 

@@ -10,6 +10,7 @@ use crate::context::Context;
 use crate::failures::By;
 use crate::record::{FlowId, Head, Reason};
 use crate::session_end::SessionEnd;
+use crate::stale_flows::StaleFlow;
 
 impl NearSide {
     /// The peer gave the flow up.
@@ -51,24 +52,73 @@ impl NearSide {
     pub(crate) fn fail_all(&mut self, end: SessionEnd, ctx: &mut Context<'_>) {
         let slots: Vec<_> = self.flows.keys().collect();
         for slot in slots {
-            if let Some(flow) = self.flows.get_mut(slot) {
+            self.fail_with_session(slot, end, ctx);
+        }
+    }
+
+    fn fail_with_session(&mut self, slot: NearKey, end: SessionEnd, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot) {
+            let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
+            if ctx.classes.refuses_by_silence(class, end) {
+                ctx.stats.silenced += u64::from(!flow.near.is_failed());
+                flow.near.fall_silent(ctx.now);
+            } else {
+                flow.near.fail(ctx.now);
+            }
+            if let Some(remembered) = flow.remembered() {
+                ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
+            }
+            flow.expect(ctx);
+            ctx.stats.session_failed += 1;
+            flow.early.clear(&mut self.pages);
+            self.by_id.remove(&flow.id);
+        }
+        self.touch(slot);
+    }
+
+    /// The peer's process is another one, which knows no flow. What is on its way is gone, and the
+    /// requester has it but for what it was acknowledged in the midst of a message. Its next packet
+    /// has a new flow ask the target, which knows where it stands.
+    ///
+    /// Rule: `docs/protocol.md#rule-reborn`.
+    pub(crate) fn strand_all(&mut self, ctx: &mut Context<'_>) {
+        let slots: Vec<_> = self.flows.keys().collect();
+        for slot in slots {
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
+            self.by_id.remove(&flow.id);
+            flow.early.clear(&mut self.pages);
+            ctx.senders.expect(0, &mut flow.demand.expected, 0);
+            if flow.near.is_failed() {
                 if let Some(remembered) = flow.remembered() {
                     ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
                 }
-                let class = flow.class_of(flow.demand.judged.into(), ctx.classes);
-                if ctx.classes.refuses_by_silence(class, end) {
-                    ctx.stats.silenced += u64::from(!flow.near.is_failed());
-                    flow.near.fall_silent(ctx.now);
-                } else {
-                    flow.near.fail(ctx.now);
-                }
-                flow.expect(ctx);
-                ctx.stats.session_failed += 1;
-                flow.early.clear(&mut self.pages);
-                self.by_id.remove(&flow.id);
+                continue;
             }
+            flow.near.strand();
+            flow.excuse_wait(ctx.now);
             self.touch(slot);
         }
+    }
+
+    /// Returns true if the far half is gone with its process, so that only a new flow gets on.
+    pub(super) fn is_stranded(&self, slot: NearKey) -> bool {
+        let flow = self.flows.get(slot);
+        flow.is_some_and(|flow| !flow.near.is_failed() && self.by_id.get(&flow.id) != Some(slot))
+    }
+
+    /// The peer, a process that knows no flow, says of this one that it has ended. Returns false if
+    /// there is none.
+    pub(crate) fn end_remembered(
+        &mut self,
+        flow: &StaleFlow,
+        end: SessionEnd,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        let Some(slot) = self.by_key.get(&flow.key()) else { return false };
+        if self.remembers(flow) {
+            self.fail_with_session(slot, end, ctx);
+        }
+        true
     }
 
     /// The session goes on: flows that wait for an answer have their whole patience again.

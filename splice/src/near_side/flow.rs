@@ -81,6 +81,7 @@ impl NearFlow {
             psn: self.last_psn,
             src_port: self.addressing.src_port,
             side: FlowSide::Near,
+            lives: !self.near.is_failed(),
         })
     }
 

@@ -31,11 +31,13 @@ impl NearSide {
     ) -> Option<NearKey> {
         let mut anew = None;
         self.renew_config(ctx.settings);
-        if let Some(slot) = self.by_key.get(&key)
+        let known = self.by_key.get(&key);
+        let is_stranded = known.is_some_and(|slot| self.is_stranded(slot));
+        if let Some(slot) = known
             && let Some(flow) = self.flows.get_mut(slot)
         {
             // A new flow would get nowhere without a session, and this one has failed.
-            if !flow.near.doubts(packet, ctx.now) || !ctx.senders.has_streams() {
+            if !(is_stranded || flow.near.doubts(packet, ctx.now)) || !ctx.senders.has_streams() {
                 return Some(slot);
             }
             anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
@@ -55,14 +57,23 @@ impl NearSide {
         let mut near = if let Some(near) = anew {
             near
         } else {
-            if !packet.bth.opcode.starts_message() {
+            let came = Came {
+                src_port: addressing.src_port,
+                psn: packet.bth.psn,
+                starts: packet.bth.opcode.starts_message(),
+            };
+            if ctx.stale_flows.goes_on(&key, &came) {
+                let config = self.config(ctx.settings);
+                Near::amid(config, Arc::clone(&self.counters), packet, ctx.now)
+            } else if came.starts {
+                self.fresh(ctx)
+            } else {
                 if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
                     return Some(slot);
                 }
                 ctx.stats.drop_lan(LanDrop::Orphan);
                 return None;
             }
-            self.fresh(ctx)
         };
         let requester_qpn = ctx.pairings.open_near(key, ctx.now);
         let first_psn = ctx.pairings.take_first_psn(&key);

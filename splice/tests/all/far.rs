@@ -345,6 +345,7 @@ fn more_flows_than_two_sides_have_are_not_remembered_but_counted() {
         psn: Psn::new(0),
         src_port: 50_000,
         side: FlowSide::Far,
+        lives: false,
     };
     for (limit, most) in [(None, 200_000), (Some(10), 20)] {
         let mut bench = Bench::new(|settings| settings.flows = limit.unwrap_or(settings.flows));

@@ -163,6 +163,7 @@ fn a_peer_remembers_only_flows_between_its_hosts_and_ours() {
         psn: Psn::new(100),
         src_port: source_port(REQUESTER, TARGET),
         side,
+        lives: false,
     };
     let group = "239.1.1.1".parse().unwrap();
     let bad = [

@@ -100,7 +100,7 @@ impl World {
         }
         let Some(gateway) = &self.sites[site].gateway else { return Ok(()) };
         match order {
-            Order::Up { .. } | Order::Resumed { .. } => {
+            Order::Up { .. } | Order::Resumed { .. } | Order::Reborn { .. } => {
                 self.numbers[site].listen();
                 self.numbers[1 - site].restart();
             }
@@ -110,8 +110,12 @@ impl World {
         }
         let Some(gateway) = &mut self.sites[site].gateway else { return Ok(()) };
         match order {
-            Order::Up { remembered, .. } => {
+            Order::Up { remembered, awaited, .. } => {
                 gateway.session_up(rtt, max_packet, lanes, remembered, self.now);
+                gateway.await_requesters(awaited, self.now);
+            }
+            Order::Reborn { ended, .. } => {
+                gateway.session_reborn(rtt, max_packet, lanes, ended, self.now);
             }
             Order::Resumed { .. } => {
                 if !gateway.session_resumed(rtt, max_packet, lanes, self.now) {

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::answers::Asked;
+use super::answers::{Asked, Replays};
+use super::due::Due;
 use super::owed::Owed;
 use super::seen::Seen;
 use super::strangers::Strangers;
@@ -162,6 +163,32 @@ impl Near {
     /// atomics have no answer; nothing else.
     pub fn anew(&self, config: impl Into<Arc<NearConfig>>, packet: &Packet<'_>, now: Instant) -> Near {
         self.anew_at(config, packet.bth.psn, Style::of(&packet.bth), now)
+    }
+
+    /// Returns a flow of which only its first packet is known, wherever in its message that stands:
+    /// the requester began with another gateway. The packet is still to be handed in. Nothing is
+    /// told to the requester before the target has spoken.
+    pub fn amid(
+        config: impl Into<Arc<NearConfig>>,
+        stats: Arc<NearCounters>,
+        packet: &Packet<'_>,
+        now: Instant,
+    ) -> Near {
+        let mut near = Near::new(config, stats, now);
+        near.begin(packet.bth.psn, Style::of(&packet.bth));
+        near
+    }
+
+    /// Forgets what is on its way: the far half is gone, with all that it had. From now on this
+    /// tells the requester nothing new, and serves to have a new flow ask the target
+    /// ([`anew`](Near::anew)).
+    pub fn strand(&mut self) {
+        if self.is_failed() || !self.is_started() {
+            return;
+        }
+        self.restart_at(self.told.to());
+        self.replays = Replays::default();
+        self.due = Due::default();
     }
 
     /// Returns the flow to take the place of one that [is over](Near::is_over), if its target is in

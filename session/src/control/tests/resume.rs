@@ -9,7 +9,12 @@ const WAITS: Duration = Duration::from_secs(50);
 
 /// With a flow to tell of, which waits.
 pub(super) fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr) -> Config {
-    let pairing = Pairing {
+    let pairings = tells(&[flow()]);
+    Config { resume_for: WAITS, pairings, ..config(site, peer, listen, to) }
+}
+
+fn flow() -> Pairing {
+    Pairing {
         direction: Direction::Outbound,
         requester: "10.0.1.2".parse().unwrap(),
         target: "10.0.2.2".parse().unwrap(),
@@ -17,9 +22,12 @@ pub(super) fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr
         requester_qpn: Some(18),
         psn: Some(19),
         src_port: 20,
-    };
-    let pairings = vec![watch::channel(Arc::from([pairing])).1];
-    Config { resume_for: WAITS, pairings, ..config(site, peer, listen, to) }
+        lives: false,
+    }
+}
+
+fn tells(pairings: &[Pairing]) -> Vec<watch::Receiver<Arc<[Pairing]>>> {
+    vec![watch::channel(Arc::from(pairings)).1]
 }
 
 impl Site {
@@ -58,8 +66,37 @@ fn a_session_that_is_lost_goes_on_in_the_next_one() {
     }
 }
 
+/// A process without flows takes the place of one that died: those of the other side go on, and it
+/// is told of those whose requesters are its own.
 #[test]
-fn flows_end_if_the_peer_is_another_process() {
+fn flows_outlive_the_peers_process() {
+    let with = |direction, lives| Pairing { direction, lives, ..flow() };
+    let known = [
+        with(Direction::Outbound, true),
+        with(Direction::Inbound, true),
+        with(Direction::Outbound, false),
+        with(Direction::Inbound, false),
+    ];
+    let mut b = Site::start(Config { pairings: tells(&[]), ..patient("b", "a", ANYWHERE, ANYWHERE) });
+    let address = b.address;
+    let mut a = Site::start(Config { pairings: tells(&known), ..patient("a", "b", ANYWHERE, address) });
+    both_up(&mut a, &mut b);
+    b.crash();
+    let mut b = Site::start(Config { pairings: tells(&[]), ..patient("b", "a", address, ANYWHERE) });
+    assert_eq!(a.lost(), DownReason::Restarted);
+    let (mut here, mut there) = (a.up(), b.up());
+    assert!(here.outlives && !there.outlives && !here.resumes && !there.resumes);
+    assert_eq!(there.pairings, known[1..], "those of its targets go on without it");
+    assert_joined(&mut here, &mut there);
+    // The session that began so is lost and goes on as any.
+    use_up(&mut here, &mut a);
+    assert_eq!((a.lost(), b.lost()), (DownReason::Spent, DownReason::Spent));
+    let (here, there) = (a.up(), b.up());
+    assert!(here.resumes && there.resumes && !here.outlives && !there.outlives);
+}
+
+#[test]
+fn the_peer_may_be_another_process() {
     let mut b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
     let address = b.address;
     let mut a = Site::start(patient("a", "b", ANYWHERE, address));
@@ -67,9 +104,8 @@ fn flows_end_if_the_peer_is_another_process() {
     b.crash();
     let mut b = Site::start(patient("b", "a", address, ANYWHERE));
     assert_eq!(a.lost(), DownReason::Restarted);
-    assert_eq!(a.down(), DownReason::Restarted);
     let (here, there) = (a.up(), b.up());
-    assert!(!here.resumes && !there.resumes);
+    assert!(!here.resumes && !there.resumes && here.outlives);
     assert_eq!([here.pairings.len(), there.pairings.len()], [1, 1], "what each remembers");
 }
 
@@ -161,13 +197,14 @@ fn another_process_takes_the_socket_over() {
     }
 }
 
+/// Each died in its turn, one after it was taken the place of.
 #[test]
-fn flows_that_another_process_had_end_if_the_peer_has_none() {
+fn flows_that_another_process_had_outlive_the_peer() {
     let b = Site::start(patient("b", "a", ANYWHERE, ANYWHERE));
     let stolen = Resumption::new(Zeroizing::new([7; EXPORTER_BYTES]));
     let mut a = Site::start_holding(patient("a", "b", ANYWHERE, b.address), &stolen);
-    assert_eq!(a.down(), DownReason::Restarted);
-    assert!(!a.up().resumes);
+    let session = a.up();
+    assert!(session.outlives && !session.resumes);
 }
 
 #[test]
