@@ -32,6 +32,14 @@ pub use peer::{PeerAddress, PeerSide};
 use routes::{Route, Routes};
 pub use share::Share;
 
+/// How the flows of the session before go on.
+pub struct GoOn {
+    /// Without its streams: the peer's process is another one, which has no flows.
+    pub outlive: bool,
+    /// How many flows waited is sent back.
+    pub waited: tokio::sync::oneshot::Sender<usize>,
+}
+
 /// An order from the control side to the data plane.
 pub enum Order {
     /// A session has begun.
@@ -50,10 +58,8 @@ pub enum Order {
         takes: Arc<[IpNet]>,
         /// Flows of the session before that are this thread's, as the peer knows them.
         remembered: Vec<StaleFlow>,
-        /// The flows of the session before go on. How many flows waited is sent back.
-        resumes: Option<tokio::sync::oneshot::Sender<usize>>,
-        /// They do so without its streams: the peer's process is another one, without any flows.
-        outlives: bool,
+        /// The flows of the session before go on.
+        resumes: Option<GoOn>,
     },
     /// The control connection is lost, and the flows wait for the next session. Bulk data go on
     /// under the keys that there are, until nothing came for so long. `None`: the keys serve no

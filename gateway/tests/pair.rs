@@ -653,7 +653,7 @@ fn both_end_with_errors(client: Endpoint, server: Endpoint) {
 }
 
 fn a_killed_gateway_is_survived(site: Site) {
-    let mut pair = Pair::start_otherwise(2, |plan| plan.threads = 2);
+    let mut pair = Pair::start_otherwise(2, |plan| (plan.threads, plan.resume_for) = (2, "0 s".to_owned()));
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
     // A gateway writes down what it would tell a restarted peer about ten times a second.

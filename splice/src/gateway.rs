@@ -440,8 +440,8 @@ impl Gateway {
     }
 
     /// The gateway before this one, whose state is lost, knew these flows of requesters here, and
-    /// they have not ended. To be told right after [`Gateway::session_up`]. A requester may go on in
-    /// the midst of a message, and a new flow asks the target where that stands.
+    /// they have not ended. To be told right after [`Gateway::session_up`]. A requester may go on
+    /// in the midst of a message, and a new flow asks the target where that stands.
     ///
     /// Rule: `docs/protocol.md#rule-reborn`.
     pub fn await_requesters(&mut self, flows: &[StaleFlow], now: Instant) {
@@ -458,8 +458,8 @@ impl Gateway {
     /// A session with a process that knows none of the flows that this gateway has: the peer's
     /// died, and another one stands in its place. Flows go on by what requesters and targets know.
     /// Nothing new is told to a requester before its target has spoken. One that was acknowledged
-    /// what only the dead process had ends in an error. `ended` are flows that the peer says have ended; the
-    /// other arguments are those of [`Gateway::session_up`].
+    /// what only the dead process had ends in an error. `ended` are flows that the peer says have
+    /// ended; the other arguments are those of [`Gateway::session_up`].
     ///
     /// Rule: `docs/protocol.md#rule-reborn`.
     pub fn session_reborn(

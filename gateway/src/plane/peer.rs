@@ -11,9 +11,9 @@ use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Received, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
-use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd};
+use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow};
 
-use super::{BLOCKED, BUDGET, Counts, Freeze, Lent, Observer, Order, PerLane, Share};
+use super::{BLOCKED, BUDGET, Counts, Freeze, GoOn, Lent, Observer, Order, PerLane, Share};
 use crate::lan::Lan;
 use crate::wan::Bulk;
 
@@ -224,37 +224,12 @@ impl<O: Observer> PeerSide<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up {
-                    sealer,
-                    opener,
-                    rtt,
-                    max_packet,
-                    lanes,
-                    takes,
-                    remembered,
-                    resumes,
-                    outlives,
-                }) => {
+                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, takes, remembered, resumes }) => {
                     let max_packet = max_packet.min(self.max_packet);
-                    let session = Session { sealer, opener, max_packet, lost: None, heard: now };
-                    if let Some(reply) = resumes {
-                        self.park(lan, now);
-                        // Nobody may care to know any more.
-                        let _ = reply.send(self.core.waiting_flows());
-                        if outlives {
-                            self.core.session_reborn(rtt, max_packet, lanes, &remembered, now);
-                        } else if !self.resume((rtt, max_packet, lanes), now) {
-                            continue;
-                        }
-                    } else {
-                        self.end_session(SessionEnd::Closed, lan, now);
-                        let (awaited, ended): (Vec<_>, Vec<_>) =
-                            remembered.into_iter().partition(|flow| flow.lives);
-                        self.core.session_up(rtt, max_packet, lanes, &ended, now);
-                        self.core.await_requesters(&awaited, now);
+                    if self.change_session((rtt, max_packet, lanes), remembered, resumes, lan, now) {
+                        self.core.peer_takes(takes);
+                        self.begin(Session { sealer, opener, max_packet, lost: None, heard: now });
                     }
-                    self.core.peer_takes(takes);
-                    self.begin(session);
                 }
                 Ok(Order::Lost(patience, reply)) => {
                     self.lose_control(patience, lan, now);
@@ -298,9 +273,30 @@ impl<O: Observer> PeerSide<O> {
         }
     }
 
-    /// Has the flows that waited go on over a path of this round trip, longest packet and lanes.
-    /// Returns false if there is nothing to go on with.
-    fn resume(&mut self, (rtt, max_packet, lanes): (Duration, usize, u8), now: Instant) -> bool {
+    /// Begins a session over a path of this round trip, longest packet and lanes. Flows that waited
+    /// go on, or have ended. Returns false if there is nothing to go on with.
+    fn change_session(
+        &mut self,
+        (rtt, max_packet, lanes): (Duration, usize, u8),
+        remembered: Vec<StaleFlow>,
+        resumes: Option<GoOn>,
+        lan: &Lan,
+        now: Instant,
+    ) -> bool {
+        let Some(GoOn { outlive, waited }) = resumes else {
+            self.end_session(SessionEnd::Closed, lan, now);
+            let (awaited, ended): (Vec<_>, Vec<_>) = remembered.into_iter().partition(|flow| flow.lives);
+            self.core.session_up(rtt, max_packet, lanes, &ended, now);
+            self.core.await_requesters(&awaited, now);
+            return true;
+        };
+        self.park(lan, now);
+        // Nobody may care to know any more.
+        let _ = waited.send(self.core.waiting_flows());
+        if outlive {
+            self.core.session_reborn(rtt, max_packet, lanes, &remembered, now);
+            return true;
+        }
         let resumed = self.core.session_resumed(rtt, max_packet, lanes, now);
         if !resumed {
             // Streams of two generations must never meet.

@@ -24,7 +24,7 @@ use crate::cells::Cells;
 use crate::choose::{Chooser, PathSnapshot};
 use crate::lan::Lan;
 use crate::lan::wake::{Waker, waker};
-use crate::plane::{Order, PeerAddress, PeerSide, Share, Worker};
+use crate::plane::{GoOn, Order, PeerAddress, PeerSide, Share, Worker};
 use crate::steering::Part;
 use crate::telemetry::Telemetry;
 use crate::wan::Bulk;
@@ -174,9 +174,9 @@ impl Workers {
         let mut answers = Vec::new();
         for (thread, (sealer, opener)) in self.0.iter().zip(keys) {
             let resumes = (resumes || outlives).then(|| {
-                let (reply, answer) = oneshot::channel();
+                let (waited, answer) = oneshot::channel();
                 answers.push(answer);
-                reply
+                GoOn { outlive: outlives, waited }
             });
             let is_its = |flow: &&StaleFlow| thread.part.has(flow.requester, flow.target);
             thread.order(Order::Up {
@@ -188,7 +188,6 @@ impl Workers {
                 takes: Arc::clone(&takes),
                 remembered: remembered.iter().filter(is_its).copied().collect(),
                 resumes,
-                outlives,
             });
         }
         Answers(answers)

@@ -122,6 +122,29 @@ fn flows_end_when_they_have_waited_for_long_enough() {
     pair.testbed.stop().unwrap();
 }
 
+/// Either gateway is killed, time after time. Requesters have what their targets have not, since
+/// every message fits a packet, and no program sees an error.
+#[test]
+fn flows_outlive_gateways_that_are_killed() {
+    let mut pair = Pair::start_otherwise(2, |plan| plan.threads = 2);
+    let messages = 3000;
+    let transfer = pair.transfer_otherwise(Limit::Messages(messages), |workload| workload.message = 1000);
+    for site in [Site::B, Site::A, Site::B] {
+        let before = done(&transfer.0);
+        wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 30);
+        assert!(transfer.0.is_running(), "over too soon");
+        // A gateway writes down what it would tell a restarted peer about ten times a second.
+        std::thread::sleep(Duration::from_millis(300));
+        pair.testbed.kill(site).unwrap();
+        pair.testbed.restart(site).unwrap();
+        pair.testbed.wait_for_session(&|| false).unwrap();
+    }
+    complete(transfer, messages);
+    pair.complete_transfer(40);
+    pair.wait_for("something is left", is_empty);
+    pair.testbed.stop().unwrap();
+}
+
 #[test]
 fn a_gateway_says_why_there_is_no_session() {
     let mut pair = Pair::start(SCHEMES[0], 1);

@@ -301,13 +301,11 @@ fn a_session_of_many_flows_comes_up_again_on_a_long_link() {
     let known: Vec<_> = (0..20_000)
         .map(|number| Pairing {
             direction: Direction::Outbound,
-            requester: "10.0.1.2".parse().unwrap(),
-            target: "10.0.2.2".parse().unwrap(),
             target_qpn: number,
             requester_qpn: Some(number),
             psn: Some(number),
             src_port: number as u16,
-            lives: false,
+            ..resume::flow()
         })
         .collect();
     let many = || vec![watch::channel(Arc::from(&known[..])).1];

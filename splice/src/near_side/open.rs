@@ -54,26 +54,13 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
         }
-        let mut near = if let Some(near) = anew {
-            near
-        } else {
-            let came = Came {
-                src_port: addressing.src_port,
-                psn: packet.bth.psn,
-                starts: packet.bth.opcode.starts_message(),
-            };
-            if ctx.stale_flows.goes_on(&key, &came) {
-                let config = self.config(ctx.settings);
-                Near::amid(config, Arc::clone(&self.counters), packet, ctx.now)
-            } else if came.starts {
-                self.fresh(ctx)
-            } else {
-                if let Some(slot) = self.open_doomed(key, addressing, packet, ctx) {
-                    return Some(slot);
-                }
-                ctx.stats.drop_lan(LanDrop::Orphan);
-                return None;
-            }
+        let mut near = match anew {
+            Some(near) => near,
+            None if packet.bth.opcode.starts_message() => self.fresh(ctx),
+            None => match self.begin_amid(key, addressing, packet, ctx) {
+                Ok(near) => near,
+                Err(refused) => return refused,
+            },
         };
         let requester_qpn = ctx.pairings.open_near(key, ctx.now);
         let first_psn = ctx.pairings.take_first_psn(&key);
@@ -85,6 +72,29 @@ impl NearSide {
             self.pair(&key, requester_qpn, ctx);
         }
         Some(slot)
+    }
+
+    /// The first packet that comes of a flow begins no message. Returns the flow to ask its target,
+    /// if the gateway before this one knew it; otherwise the one that refuses it, if it is to be.
+    ///
+    /// Rule: `docs/protocol.md#rule-reborn`.
+    fn begin_amid(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Result<Near, Option<NearKey>> {
+        let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
+        if ctx.stale_flows.goes_on(&key, &came) {
+            let config = self.config(ctx.settings);
+            return Ok(Near::amid(config, Arc::clone(&self.counters), packet, ctx.now));
+        }
+        let doomed = self.open_doomed(key, addressing, packet, ctx);
+        if doomed.is_none() {
+            ctx.stats.drop_lan(LanDrop::Orphan);
+        }
+        Err(doomed)
     }
 
     /// The flow is over. If its target is in the midst of its next incarnation's message, another

@@ -13,7 +13,7 @@ pub(super) fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr
     Config { resume_for: WAITS, pairings, ..config(site, peer, listen, to) }
 }
 
-fn flow() -> Pairing {
+pub(super) fn flow() -> Pairing {
     Pairing {
         direction: Direction::Outbound,
         requester: "10.0.1.2".parse().unwrap(),
