@@ -117,7 +117,7 @@ impl FarSide {
     pub(super) fn end_orphan(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         flow.last_activity = ctx.now;
-        if flow.far.is_ending() || flow.is_idle() && !flow.last.is_amid_message {
+        if flow.far.is_ending() || flow.is_idle() && !flow.far.is_inside() {
             return self.close(slot, ctx);
         }
         self.abort(slot, ctx);

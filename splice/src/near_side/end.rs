@@ -12,6 +12,10 @@ use crate::record::{FlowId, Head, Reason};
 use crate::session_end::SessionEnd;
 use crate::stale_flows::StaleFlow;
 
+/// Flows looked at that failed and may not go yet, for one that a new flow may replace. Where none
+/// of them may go the request is dropped, and the next one looks further.
+const LOOKS: usize = 16;
+
 impl NearSide {
     /// The peer gave the flow up.
     pub(crate) fn handle_fail(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
@@ -153,10 +157,16 @@ impl NearSide {
     }
 
     /// Forgets the flow that failed first, for another to have its place. Should its requester
-    /// still try, that opens a flow to a target which is in error, or gone, and answers nothing.
+    /// still try, that opens a flow to a target which is in error, or gone, and answers nothing. So
+    /// one whose requester is yet to be refused stays, for as long as it would without others.
     pub(super) fn evict_failed(&mut self, ctx: &mut Context<'_>) -> bool {
-        while let Some(slot) = self.failed.pop_front() {
-            if !self.flows.contains_key(slot) {
+        let mut looks = 0;
+        while looks < LOOKS {
+            let Some(slot) = self.failed.pop_front() else { return false };
+            let Some(flow) = self.flows.get(slot) else { continue };
+            if flow.near.is_untold(ctx.now) {
+                self.failed.push_back(slot);
+                looks += 1;
                 continue;
             }
             ctx.stats.evicted += 1;

@@ -219,6 +219,61 @@ fn flows_that_failed_give_way_where_there_are_too_many() {
     assert_eq!(too_many(&mut world), (2, 2, 2), "those that work stay");
 }
 
+/// It would open another flow, and its target, which is in error, answers nobody.
+#[test]
+fn a_flow_that_failed_does_not_give_way_before_its_requester_has_heard() {
+    let mut world = World::new("remote");
+    world.sites = Sites::new(0xc123, |settings| {
+        let flows = if settings.remote[0].to_string() == "10.0.1.0/24" { 1 } else { 100 };
+        Settings { flows, ..settings }
+    });
+    world.write(0);
+    world.acknowledge();
+    assert_eq!(world.heard(), [0]);
+    let now = world.sites.now;
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Closed, now));
+    world.run();
+    world.sites.renew();
+    let others = |world: &mut World| {
+        let transport = &write_request(Qpn::new(0x33), 256);
+        let datagram = Datagram { addressing: world.sites.addressing[0], transport };
+        world.sites.gateways[0].handle_lan(&datagram, world.sites.now);
+        world.run();
+        let stats = world.sites.gateways[0].stats();
+        (stats.evicted, stats.lan_drops[LanDrop::TooManyFlows as usize])
+    };
+    assert_eq!(others(&mut world), (0, 1));
+    // After a rest only what comes back three times is refused, and others try meanwhile.
+    let mut tries = 0;
+    while world.heard().is_empty() {
+        tries += 1;
+        assert!(tries < 6, "never refused");
+        assert_eq!(others(&mut world).0, 0);
+        world.write(1);
+    }
+    assert_eq!((tries > 1, world.sites.gateways[0].stats().near.fatal_naks), (true, 1));
+    assert_eq!(others(&mut world).0, 1, "now it may go");
+}
+
+/// One that does not try again keeps its place for no longer than without others.
+#[test]
+fn a_flow_that_failed_gives_way_in_the_end_although_its_requester_is_gone() {
+    let mut world = World::new("remote");
+    world.sites = Sites::new(0xc123, |settings| Settings { flows: 1, ..settings });
+    world.write(0);
+    world.acknowledge();
+    let now = world.sites.now;
+    world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Closed, now));
+    world.run();
+    world.sites.renew();
+    world.sites.now += Duration::from_secs(10);
+    let transport = &write_request(Qpn::new(0x33), 256);
+    let datagram = Datagram { addressing: world.sites.addressing[0], transport };
+    world.sites.gateways[0].handle_lan(&datagram, world.sites.now);
+    let stats = world.sites.gateways[0].stats();
+    assert_eq!((stats.near_flows, stats.near_opened), (1, 2));
+}
+
 /// Nor does it hurt that what says so the first time is lost, or that the flow's end is told with
 /// it.
 #[test]

@@ -243,6 +243,12 @@ impl Failed {
         self.stand == Stand::Amid && (lower() || self.may_begin_retry(psn, now))
     }
 
+    /// Nothing was refused yet, or the requester was heard since.
+    fn is_untold(&self, now: Instant) -> bool {
+        let is_heard_since = |sent| self.heard.is_some_and(|(heard, _)| heard > sent);
+        now < self.until && !self.over && !self.is_mute(now) && self.sent.is_none_or(is_heard_since)
+    }
+
     fn has_paused(&self, pause: Duration, now: Instant) -> bool {
         self.heard.is_none_or(|(heard, _)| now.saturating_duration_since(heard) >= pause)
     }
@@ -447,6 +453,16 @@ impl Near {
         if let State::Failed(failed) = &mut self.state {
             failed.seek(psn);
         }
+    }
+
+    /// Returns true while the flow has failed and its requester, whose queue pair is known, is yet
+    /// to hear of it. Who forgets the flow now leaves that requester to a target that may be in
+    /// error, or wait for another PSN, and then answers nobody. This ends by itself:
+    /// [`is_dead`](Near::is_dead).
+    #[must_use]
+    pub fn is_untold(&self, now: Instant) -> bool {
+        let State::Failed(failed) = &self.state else { return false };
+        self.requester.qpn.is_some() && failed.is_untold(now)
     }
 
     /// A request on a failed flow.
