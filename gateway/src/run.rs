@@ -19,10 +19,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use chooser::ChooserThread;
-use config::{LanMode, Policy};
+use config::{Completion, LanMode, Policy};
 use devices::Devices;
 use guarding::Guarding;
 use handover::{Legacy, Preparing};
@@ -433,6 +434,8 @@ struct Towards {
     /// By thread.
     flows: Vec<watch::Sender<Arc<[Pairing]>>>,
     recorder: Arc<Recorder>,
+    /// Flows may outlive a process: see [`control::Config::outlives`].
+    outlives: Arc<AtomicBool>,
 }
 
 impl Towards {
@@ -442,7 +445,8 @@ impl Towards {
             .with_events(events);
         let parts = Part::all(gateway.data_plane.threads);
         let flows = parts.map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
-        Self { gateway, policy, telemetry: Arc::new(telemetry), flows, recorder: Arc::default() }
+        let outlives = Arc::new(AtomicBool::new(!completes_locally(&policy)));
+        Self { gateway, policy, telemetry: Arc::new(telemetry), flows, recorder: Arc::default(), outlives }
     }
 }
 
@@ -500,12 +504,13 @@ fn limits(gateway: &config::Gateway) -> Limits {
     }
 }
 
-fn control_config(
-    gateway: &config::Gateway,
-    (identity, key_log): (&Identity, &Option<KeyLog>),
-    flows: &[watch::Sender<Arc<[Pairing]>>],
-    telemetry: &Telemetry,
-) -> control::Config {
+/// Returns true if some requester may be told of what its target has not.
+fn completes_locally(policy: &Policy) -> bool {
+    policy.classes().iter().any(|class| class.completion == Completion::Local)
+}
+
+fn control_config(peer: &Towards, (identity, key_log): (&Identity, &Option<KeyLog>)) -> control::Config {
+    let Towards { gateway, telemetry, flows, .. } = peer;
     control::Config {
         site: gateway.site.name.clone(),
         peer: gateway.peer.name.clone(),
@@ -515,6 +520,7 @@ fn control_config(
         revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
         dead_after: gateway.peer.dead_after.get(),
         resume_for: gateway.peer.resume_for.get(),
+        outlives: Arc::clone(&peer.outlives),
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
         lanes: gateway.wan.lanes,

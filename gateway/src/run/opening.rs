@@ -45,8 +45,7 @@ pub(super) fn bind_controls(
     let failed = |source| StartError::Bind { address, source };
     let sockets = control_sockets(gateway, peers, heir)?;
     let copies = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>().map_err(failed)?;
-    let configs =
-        peers.iter().map(|peer| control_config(&peer.gateway, identity, &peer.flows, &peer.telemetry));
+    let configs = peers.iter().map(|peer| control_config(peer, identity));
     let controls = sockets.into_iter().zip(configs).map(|(socket, config)| make(socket, config));
     Ok((controls.collect::<Result<_, _>>()?, copies))
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use session::control::{Command, Config, Control, Event};
@@ -44,6 +45,7 @@ fn config(identity: Identity, [site, peer]: [&str; 2], [listen, peer_address]: [
         revoked: Vec::new(),
         dead_after: Duration::from_secs(20),
         resume_for: Duration::ZERO,
+        outlives: Arc::new(AtomicBool::new(true)),
         max_datagram: 1472,
         lanes: 1,
         threads: 1,

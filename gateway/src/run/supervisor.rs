@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use session::control::{Claim, Command, Control, DownReason, Event, Hold, SocketLost};
@@ -17,7 +18,7 @@ use tracing::{info, warn};
 
 use super::telling::Telling;
 use super::workers::Workers;
-use super::{RunError, Towards};
+use super::{RunError, Towards, completes_locally};
 use crate::admin::Admin;
 use crate::events::EventKind;
 use crate::logs::printable;
@@ -69,6 +70,7 @@ pub(super) struct Supervisor {
     workers: Workers,
     telemetry: Arc<Telemetry>,
     flows: Vec<watch::Sender<Arc<[Pairing]>>>,
+    outlives: Arc<AtomicBool>,
     reloader: Reloader,
     renewal: Renewal,
     telling: Telling,
@@ -85,7 +87,7 @@ impl Supervisor {
         admin: Option<Arc<Admin>>,
         place: Option<usize>,
     ) -> Self {
-        let Towards { gateway, policy, telemetry, flows, .. } = peer;
+        let Towards { gateway, policy, telemetry, flows, outlives, .. } = peer;
         let config::Peer { name, address, dead_after, .. } = gateway.peer.clone();
         let times = Times { drain: gateway.limits.drain.get(), dead_after: dead_after.get() };
         let renewal = Renewal::new(path, &gateway, identity, control.renewal(), Arc::clone(&telemetry));
@@ -96,7 +98,7 @@ impl Supervisor {
             Some(nth) => telling.naming(&name, nth == 0),
         };
         let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
-        Self { name, control, workers, telemetry, flows, reloader, renewal, telling, times }
+        Self { name, control, workers, telemetry, flows, outlives, reloader, renewal, telling, times }
     }
 
     /// Runs until `stopped` says so. Each of `asked` has the files read again.
@@ -105,7 +107,7 @@ impl Supervisor {
         mut asked: mpsc::Receiver<Ask>,
         mut stopped: watch::Receiver<Stop>,
     ) -> Result<(), RunError> {
-        let Self { name, control, workers, telemetry, flows, .. } = self;
+        let Self { name, control, workers, telemetry, flows, outlives, .. } = self;
         let (mut reloader, mut renewal, mut telling) = (self.reloader, self.renewal, self.telling);
         let Times { drain, dead_after } = self.times;
         let (events_in, events) = mpsc::channel(16);
@@ -123,7 +125,11 @@ impl Supervisor {
                 },
                 Some(ask) = asked.recv() => match ask {
                     Ask::Reload(reply) => {
-                        let adopt = async |policy, cells| sessions.workers.adopt(policy, cells).await;
+                        let adopt = async |policy, cells| {
+                            // For good: nobody knows what is told early and has not arrived yet.
+                            outlives.fetch_and(!completes_locally(&policy), Ordering::Relaxed);
+                            sessions.workers.adopt(policy, cells).await
+                        };
                         // Whoever asked may not have waited.
                         let _ = reply.send(reload_all(&mut renewal, &mut reloader, adopt).await);
                     }

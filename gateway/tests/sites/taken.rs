@@ -94,6 +94,7 @@ fn config(listen: SocketAddr, peer_address: SocketAddr, identity: Identity) -> C
         revoked: Vec::new(),
         dead_after: Duration::from_secs(1),
         resume_for: Duration::ZERO,
+        outlives: Arc::new(AtomicBool::new(true)),
         max_datagram: max_datagram(1500, false),
         lanes: 1,
         threads: 1,

@@ -117,8 +117,6 @@ impl Scenario {
         if calm {
             scenario.fit_packets();
         }
-        // A flow that is begun anew may find its place taken, and nobody tells its requester.
-        scenario.settings.flows = scenario.settings.flows.max(1000);
         let count = dice.pick(&[1, 1, 2, 3, 8]);
         let latest = dice.pick(&[20.0, 200.0, 200.0, 2000.0]);
         let begin = (scenario.wan[0].delay + scenario.wan[1].delay) * 2;
@@ -138,7 +136,7 @@ impl Scenario {
             away += (down + noticed) * 2;
         }
         scenario.resume_for = scenario.resume_for.max(Duration::from_secs(5)) + away;
-        scenario.survives = calm || !dice.chance(0.1);
+        scenario.survives &= calm || !dice.chance(0.1);
         scenario.patience += scenario.resume_for + away + Duration::from_secs(5 * count);
         scenario
     }

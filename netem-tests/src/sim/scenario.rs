@@ -37,7 +37,8 @@ pub struct Scenario {
     pub dead_after: Duration,
     /// How long flows wait for a session that is lost; zero: they end with it.
     pub resume_for: Duration,
-    /// The gateways' builds speak of flows that outlive the peer's process.
+    /// The gateways' builds speak of flows that outlive the peer's process, and complete no message
+    /// locally.
     pub survives: bool,
     /// The programs' connections.
     pub connections: Vec<Connection>,
@@ -282,7 +283,7 @@ impl Scenario {
             max_packet_there: None,
             dead_after: Duration::from_secs(5),
             resume_for: Duration::ZERO,
-            survives: true,
+            survives: !is_local(seed),
             connections: Vec::new(),
             bursts: Vec::new(),
             faults: Vec::new(),
@@ -337,11 +338,7 @@ impl Scenario {
                     .into_iter()
                     .all(|op| matches!(op, Op::Read(_)) || op.len() <= connection.qp.mtu.bytes())
         };
-        self.survives
-            && time < self.resume_for
-            && !is_local(self.seed)
-            && self.connections.iter().all(is_short)
-            && self.hides(hidden)
+        self.survives && time < self.resume_for && self.connections.iter().all(is_short) && self.hides(hidden)
     }
 
     fn hides(&self, hidden: impl Fn(&Fault) -> bool) -> bool {
@@ -387,10 +384,15 @@ impl Scenario {
     /// Returns true if the gateways may lose every trace of a flow: both crash, or their bounds let
     /// them take no flow.
     pub(super) fn is_forgetful(&self) -> bool {
+        self.narrow || self.is_traceless()
+    }
+
+    /// Returns true if both gateways die.
+    pub(super) fn is_traceless(&self) -> bool {
         let crashes = |dead| {
             self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Crash { site, .. } if *site == dead))
         };
-        self.narrow || (crashes(0) && crashes(1))
+        crashes(0) && crashes(1)
     }
 
     /// How long a finished world must rest until its gateways have forgotten everything.

@@ -194,7 +194,7 @@ impl World {
     }
 
     fn connect(&mut self) -> Result<(), String> {
-        let forgetful = self.scenario.is_forgetful();
+        let forgets = (self.scenario.is_forgetful(), self.scenario.is_traceless());
         let mut own = Vec::new();
         for connection in &self.scenario.connections {
             let mut ends = [End { site: 0, host: 0, qpn: Qpn::new(0) }; 2];
@@ -220,7 +220,7 @@ impl World {
                     self.watch.responses.entry((peer, me, ends[end].qpn)).or_default().push(part);
                 }
             }
-            self.programs.push(Program::new(number, connection, own[number], places, forgetful, self.now));
+            self.programs.push(Program::new(number, connection, own[number], places, forgets, self.now));
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ mod wire;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -115,6 +115,9 @@ pub struct Config {
     /// How long flows wait for a session that is lost. The smaller of both sides' values holds.
     /// Zero: flows end with their session.
     pub resume_for: Duration,
+    /// Flows here outlive the peer's process, and those of the peer outlive this one. False for
+    /// good once a requester may have been told more than its target had: then they end.
+    pub outlives: Arc<AtomicBool>,
     /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see
     /// [`crate::seal::max_datagram`].
     pub max_datagram: u16,

@@ -37,6 +37,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         revoked: Vec::new(),
         dead_after: Duration::from_secs(20),
         resume_for: Duration::ZERO,
+        outlives: Arc::default(),
         max_datagram: 1472,
         lanes: 4,
         threads: 1,

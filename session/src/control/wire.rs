@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -164,13 +165,13 @@ async fn agree(
     let greeting = greeting(local_session, ticket, config);
     let speak = async { send.write_all(&greeting).await.map_err(Lost::from) };
     let ((), hello) = tokio::try_join!(speak, hear_hello(&mut inbox))?;
-    let (shown, takes_living) = (hello.ticket, hello.takes_living);
+    let (shown, outlives) = (hello.ticket, hello.takes_living && config.outlives.load(Ordering::Relaxed));
     // Before more is said: what a connection that is closed still holds is lost.
     let peer = judge(&connection, role, local_session, hello, config)?;
     let (resumed, outlived) = match held {
         Some(held) if held.admits(shown, role.other(), &channel)? => (Some(held), None),
         // A process without any flows, in the place of the one that had them.
-        Some(held) if shown.is_none() && takes_living && !peer.resume_for.is_zero() => (None, Some(held)),
+        Some(held) if shown.is_none() && outlives && !peer.resume_for.is_zero() => (None, Some(held)),
         _ => (None, None),
     };
     // Flows that go on are no news.
@@ -226,7 +227,7 @@ fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
         ticket,
         build: config.build.clone(),
         remote: config.remote.clone(),
-        takes_living: true,
+        takes_living: config.outlives.load(Ordering::Relaxed),
     };
     Message::Hello(hello).encode(&mut bytes);
     bytes

@@ -1,5 +1,7 @@
 //! Sessions that are lost and go on.
 
+use std::sync::atomic::AtomicBool;
+
 use zeroize::Zeroizing;
 
 use super::*;
@@ -10,7 +12,8 @@ const WAITS: Duration = Duration::from_secs(50);
 /// With a flow to tell of, which waits.
 pub(super) fn patient(site: &str, peer: &str, listen: SocketAddr, to: SocketAddr) -> Config {
     let pairings = tells(&[flow()]);
-    Config { resume_for: WAITS, pairings, ..config(site, peer, listen, to) }
+    let outlives = Arc::new(AtomicBool::new(true));
+    Config { resume_for: WAITS, outlives, pairings, ..config(site, peer, listen, to) }
 }
 
 pub(super) fn flow() -> Pairing {
@@ -107,6 +110,27 @@ fn the_peer_may_be_another_process() {
     let (here, there) = (a.up(), b.up());
     assert!(!here.resumes && !there.resumes && here.outlives);
     assert_eq!([here.pairings.len(), there.pairings.len()], [1, 1], "what each remembers");
+}
+
+/// Either site may have told requesters of more than their targets had.
+#[test]
+fn flows_end_with_the_peers_process_where_messages_complete_locally() {
+    for local in 0..2 {
+        let config = |site: usize, to, peer| Config {
+            outlives: Arc::new(AtomicBool::new(site != local)),
+            ..patient(["a", "b"][site], ["b", "a"][site], to, peer)
+        };
+        let mut b = Site::start(config(1, ANYWHERE, ANYWHERE));
+        let address = b.address;
+        let mut a = Site::start(config(0, ANYWHERE, address));
+        both_up(&mut a, &mut b);
+        b.crash();
+        let mut b = Site::start(config(1, address, ANYWHERE));
+        assert_eq!(a.lost(), DownReason::Restarted);
+        assert_eq!(a.down(), DownReason::Restarted);
+        let (here, there) = (a.up(), b.up());
+        assert!(!here.outlives && !here.resumes && !there.resumes);
+    }
 }
 
 /// In either role, several times, and while the session before is up or on its way.
