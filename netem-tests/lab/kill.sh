@@ -1,9 +1,12 @@
-# kill.sh - kill -9 either gateway in mid-transfer and start it again: the programs on both sides end with an error within a bound, new ones
-# work, and both gateways end empty.
+# kill.sh - kill -9 either gateway in mid-transfer and start it again. Programs whose messages fit a packet, and those that read, go on and
+# end well. Those in the midst of longer messages go on, or end with an error at both ends within a bound. With no time to resume, all do. New
+# programs work, and both gateways end empty.
 #
 #   LAB_SCHEMES  "sr"
 #   LAB_KILLED   "write send read"   under which programs
-#   LAB_BOUND    45       seconds from the kill until both programs must have ended: Soft-RoCE tries for ever, so silence ends it after 30
+#   LAB_BOUND    45       seconds from the kill until both programs must have ended if they end with an error: Soft-RoCE tries for ever, so
+#                         silence ends it after 30
+#   LAB_WAITS    "0 60"   seconds that flows wait for the gateway (peer.resume_for)
 LAB_RATE=${LAB_RATE:-20 Mbit/s} # little enough for two emulated processors to do everything in time
 . /mnt/two-sites.sh
 bound=${LAB_BOUND:-45}
@@ -37,38 +40,92 @@ await_traffic() {
   return 1
 }
 
-killed() { # a|b, PROGRAM ARGS...
-  local side=$1 pid began took name status before=$failures; shift
+# Starts programs, and kills a gateway under them. A gateway writes down what it would tell a restarted peer about ten times a second.
+kill_under() { # a|b, PROGRAM ARGS...
+  local side=$1 pid; shift
   start_programs "$@"
-  if ! await_traffic; then fail "$*: no traffic before the kill"; kill $server $client 2> /dev/null; wait $server $client; return; fi
+  if ! await_traffic; then fail "$*: no traffic before the kill"; kill $server $client 2> /dev/null; wait $server $client; return 1; fi
+  sleep 0.5
+  running $server && running $client || { fail "$*: over before the kill"; wait $server $client; return 1; }
   pid=$(cat /run/gateway-$side.pid)
   kill -9 "$pid"; began=$SECONDS; wait "$pid" 2> /dev/null
   sleep 1; start_gateway $side
-  while (running $server || running $client) && (( SECONDS - began < bound )); do sleep 0.2; done
-  took=$((SECONDS - began))
+}
+
+# Waits for both programs, for so long; told: the status of each, or "running".
+await_end() { # SECONDS
+  local name pid status
+  while (running $server || running $client) && (( SECONDS - began < $1 )); do sleep 0.2; done
+  took=$((SECONDS - began)) told=()
   for name in server client; do
     pid=${!name}
-    if running $pid; then fail "gateway $side killed: the $name of '$*' still runs after $bound s"; kill -9 $pid; fi
-    wait $pid; status=$?
-    (( status != 0 )) || fail "gateway $side killed: the $name of '$*' ended well, which it cannot have"
+    if running $pid; then told+=(running); kill -9 $pid; wait $pid; continue; fi
+    wait $pid; status=$?; told+=($status)
   done
-  await_session || fail "no session after the restart of gateway $side"
-  pair ib_write_bw -s 65536 -q 2 -n 5 > /run/after.log 2>&1 || fail "new flows after the restart of gateway $side ended with $?"
+}
+
+work_anew() { # a|b
+  await_session || fail "no session after the restart of gateway $1"
+  pair ib_write_bw -s 65536 -q 2 -n 5 > /run/after.log 2>&1 || fail "new flows after the restart of gateway $1 ended with $?"
+}
+
+ended() { # a|b, PROGRAM ARGS...
+  local side=$1 began took told before=$failures; shift
+  kill_under $side "$@" || return
+  await_end $bound
+  [[ ${told[*]} != *running* ]] || fail "gateway $side killed: '$*' still runs after $bound s: ${told[*]}"
+  [[ " ${told[*]} " != *" 0 "* ]] || fail "gateway $side killed: '$*' ended well, which it cannot have: ${told[*]}"
+  work_anew $side
   (( failures > before )) || echo "gateway $side killed under '$*': both programs ended with an error within $took s, new flows work"
 }
 
-for scheme in ${LAB_SCHEMES:-sr}; do
-  plain off; lan_mtu 4200; link 10ms 1% 20mbit
-  gateways ${scheme//:/ } || exit 1
+gone_on() { # a|b, PROGRAM ARGS...
+  local side=$1 began took told before=$failures; shift
+  kill_under $side "$@" || return
+  await_end 300
+  [[ ${told[*]} == "0 0" ]] || fail "gateway $side killed: '$*' did not go on: ${told[*]}"
+  work_anew $side
+  (( failures > before )) || echo "gateway $side killed under '$*': both programs went on, and ended well $took s later; new flows work"
+}
+
+gone_on_or_ended() { # a|b, PROGRAM ARGS...
+  local side=$1 began took told before=$failures; shift
+  kill_under $side "$@" || return
+  await_end 300
+  case "${told[*]}" in
+    "0 0") ;;
+    *running* | *" 0" | "0 "*) fail "gateway $side killed: '$*' ended at one end only, or not: ${told[*]}" ;;
+    *) (( took <= bound )) || fail "gateway $side killed: '$*' ended with an error only after $took s: ${told[*]}" ;;
+  esac
+  work_anew $side
+  (( failures > before )) || echo "gateway $side killed under '$*': programs ended with ${told[*]} after $took s, new flows work"
+}
+
+# Of messages of 64 KiB more than they can move in the time they have.
+kill_both() {
+  local side operation rest
   for side in a b; do
-    # More than they can move in the time they have.
     for operation in ${LAB_KILLED:-write send read}; do
       rest=(-q 2); [[ $operation != write ]] || rest=(-q 4 -b)
-      watched killed-$side killed $side ib_${operation}_bw -s 65536 "${rest[@]}" -n 20000
+      if [[ $LAB_RESUME_FOR == "0 s" ]]; then
+        watched killed-$side ended $side ib_${operation}_bw -s 65536 "${rest[@]}" -n 20000
+        continue
+      fi
+      watched outlived-$side gone_on $side ib_${operation}_bw -s 1024 "${rest[@]}" -n 8000
+      [[ $operation == read ]] || watched long-$side gone_on_or_ended $side ib_${operation}_bw -s 65536 "${rest[@]}" -n 100
     done
   done
-  for side in a b; do empty $side || failures=$((failures + 1)); done
-  stop_gateways || failures=$((failures + 1))
+}
+
+for scheme in ${LAB_SCHEMES:-sr}; do
+  for waits in ${LAB_WAITS:-0 60}; do
+    export LAB_RESUME_FOR="$waits s"
+    plain off; lan_mtu 4200; link 10ms 1% 20mbit
+    gateways ${scheme//:/ } || exit 1
+    kill_both
+    for side in a b; do empty $side || failures=$((failures + 1)); done
+    stop_gateways || failures=$((failures + 1))
+  done
 done
 echo "$failures failures"
 (( failures == 0 ))
