@@ -12,13 +12,12 @@ use crate::classes::Classes;
 use crate::failures::FlowFailure;
 use crate::kept::Kept;
 use crate::lan_queue::LanQueue;
-use crate::near_side::SILENCE;
 use crate::openings::Openings;
 use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
 use crate::record::Head;
-use crate::session_end::SessionEnd;
+use crate::session_end::{SILENCE, SessionEnd};
 use crate::stale_flows::{ResetMark, StaleFlow, StaleFlows};
 use crate::stats::Stats;
 

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use self::held::Grants;
-pub(crate) use self::open::SILENCE;
 use self::patience::Observed;
 pub use self::patience::Patience;
 use self::resend::{Budget, Kept};

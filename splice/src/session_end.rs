@@ -1,5 +1,7 @@
 //! The end of a session.
 
+use std::time::Duration;
+
 /// How a session ended. With the class's `refuse` it decides what the requesters here get to see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SessionEnd {
@@ -9,3 +11,6 @@ pub enum SessionEnd {
     /// Either gateway ended it on purpose. By default they are refused at once.
     Closed,
 }
+
+/// How long a requester that is refused by silence, or whose target is silent, gets no answer.
+pub(crate) const SILENCE: Duration = Duration::from_secs(30);

@@ -11,7 +11,7 @@ use roce::wire::{PathMtu, Psn, RnrTimer};
 use splice::Settings;
 
 use super::numbers::PREFIX;
-use super::scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
+use super::scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work, is_local};
 use crate::host::{QpConfig, verbs_timeout};
 use linksim::impair::{Distribution, LinkSpec, Loss};
 
@@ -258,12 +258,6 @@ fn draw_hybrid(seed: u64) -> Option<&'static str> {
 
 fn has_rare_verbs(seed: u64) -> bool {
     matches!(seed % 43, 1..=3 | 13..=16 | 26..=31)
-}
-
-/// Returns true if a seed has messages that are done locally: about a quarter, and none of those
-/// that once broke a rule.
-pub(super) fn is_local(seed: u64) -> bool {
-    matches!(seed % 31, 7..=9 | 11..=15)
 }
 
 /// One class of this scheme, or two, of which one completes its messages locally.

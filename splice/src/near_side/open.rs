@@ -16,6 +16,7 @@ use crate::congestion::Notified;
 use crate::context::Context;
 use crate::openings::FlowOpening;
 use crate::record::FlowId;
+use crate::session_end::SILENCE;
 use crate::short::Headers;
 use crate::stale_flows::{Came, FlowSide};
 use crate::stats::LanDrop;
@@ -210,9 +211,6 @@ fn near_config(settings: &Settings) -> NearConfig {
         ..NearConfig::default()
     }
 }
-
-/// How long a requester that is refused by silence, or whose target is silent, gets no answer.
-pub(crate) const SILENCE: Duration = Duration::from_secs(30);
 
 /// How long a failed flow goes on answering: some retries of any requester.
 const REFUSE_FOR: Duration = Duration::from_secs(10);
