@@ -239,7 +239,7 @@ impl Control {
         };
         match order {
             Order::Up { session, .. } | Order::Reborn { session, .. } => {
-                (*stand, *began) = (Stand::Up(session), self.fresh)
+                (*stand, *began) = (Stand::Up(session), self.fresh);
             }
             Order::Resumed { session } => *stand = Stand::Up(session),
             Order::Lost(end) => {

@@ -243,15 +243,21 @@ fn a_flow_that_failed_does_not_give_way_before_its_requester_has_heard() {
         (stats.evicted, stats.lan_drops[LanDrop::TooManyFlows as usize])
     };
     assert_eq!(others(&mut world), (0, 1));
-    // After a rest only what comes back three times is refused, and others try meanwhile.
+    // After a rest the refusal waits for what may come before, and others try meanwhile.
     let mut tries = 0;
-    while world.heard().is_empty() {
+    loop {
+        assert_eq!(others(&mut world).0, 0);
+        if !world.heard().is_empty() {
+            break;
+        }
         tries += 1;
         assert!(tries < 6, "never refused");
-        assert_eq!(others(&mut world).0, 0);
         world.write(1);
+        if !world.heard().is_empty() {
+            break;
+        }
     }
-    assert_eq!((tries > 1, world.sites.gateways[0].stats().near.fatal_naks), (true, 1));
+    assert_eq!(world.sites.gateways[0].stats().near.fatal_naks, 1);
     assert_eq!(others(&mut world).0, 1, "now it may go");
 }
 
