@@ -28,8 +28,10 @@ mod lanes;
 mod mistakes;
 mod mtu;
 mod page;
+mod session;
 mod spread;
 mod status;
+mod surroundings;
 mod takeover;
 mod tls;
 mod units;
@@ -77,10 +79,10 @@ pub use flows::{Flow, FlowFilter, FlowList, State};
 pub use lanes::{LaneState, LaneStatus};
 pub use mistakes::LanMistakes;
 pub use mtu::{MtuState, MtuStatus};
+pub use session::SessionStatus;
 pub use spread::Spread;
-pub use status::{
-    BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, SessionStatus, Status,
-};
+pub use status::{BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, Status};
+pub use surroundings::{SideStatus, Surroundings};
 
 /// The queries that there are.
 const QUERIES: &str = "only ?peer=NAME; for /events and /trace, from=NUMBER; for /doctor, host=IP; for /flows, \

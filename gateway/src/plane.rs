@@ -21,8 +21,8 @@ use session::{Opener, Rejected, Sealer};
 use splice::{Gateway, SessionEnd, StaleFlow, Tuning, Undrained};
 
 use crate::cells::Cells;
+use crate::lan::Lan;
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
-use crate::lan::{Lan, Link};
 use crate::wan::Bulk;
 
 pub use freeze::{Freeze, Frozen, Lent};
@@ -148,7 +148,6 @@ pub struct Worker<O> {
     last_round: Instant,
     next_observation: Instant,
     next_check: Instant,
-    link: Link,
     /// Longest IP packet for the LAN, as the cores know it.
     lan_mtu: usize,
     vigil: Vigil,
@@ -218,7 +217,6 @@ impl<O: Observer> Worker<O> {
             last_round: now,
             next_observation: now,
             next_check: now,
-            link: Link::Up,
             lan_mtu,
             vigil: Vigil { busy_poll: Duration::ZERO, until: now },
             rest: InterruptModeration::new(now),

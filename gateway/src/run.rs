@@ -4,6 +4,7 @@ mod chooser;
 mod devices;
 mod guarding;
 mod handover;
+mod interface;
 mod opening;
 mod patience;
 mod publisher;
@@ -27,6 +28,7 @@ use config::{Completion, LanMode, Policy};
 use devices::Devices;
 use guarding::Guarding;
 use handover::{Legacy, Preparing};
+use interface::Interface;
 use opening::{OpenDoors, bind_controls, lan_mtu, local_side, open_bulk};
 use patience::Teller;
 pub use patience::remedy;
@@ -206,6 +208,7 @@ struct Running {
     asks: Vec<async_mpsc::Sender<Ask>>,
     guard: Guarding,
     devices: Devices,
+    interface: Interface,
     telemetries: Vec<Arc<Telemetry>>,
     stopping: watch::Sender<Stop>,
     serving: Serving,
@@ -251,6 +254,7 @@ impl Running {
                     if let Some(listener) = &mut self.listener {
                         listener.look().await;
                     }
+                    self.interface.look(&self.telemetries).await;
                     if let Some(telemetry) = self.telemetries.first() {
                         self.guard.look(telemetry).await;
                         self.devices.look(telemetry, Instant::now()).await;
@@ -328,7 +332,7 @@ async fn set_up(
     let each = peers.into_iter().zip(controls).zip(workers);
     let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, &stopping);
     let legacy = (legacy, lock);
-    let devices = Devices::of(&gateway.lan.mode);
+    let (devices, interface) = (Devices::of(&gateway.lan.mode), Interface::of(&gateway.lan, &telemetries));
     Ok(Some(Running {
         threads,
         choosers,
@@ -336,6 +340,7 @@ async fn set_up(
         asks,
         guard,
         devices,
+        interface,
         telemetries,
         stopping,
         serving,

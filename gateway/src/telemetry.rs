@@ -16,6 +16,7 @@ mod export;
 mod histogram;
 mod news;
 mod shown;
+mod surroundings;
 mod table;
 mod times;
 
@@ -29,12 +30,15 @@ use tokio::sync::watch;
 
 use crate::choose::Choice;
 use crate::events::EventLog;
+use crate::lan::usable::Fault;
 use crate::liveness::{DataPath, Facts, Liveness, Way};
 use crate::logs::{self, printable};
 
 pub use export::Exporter;
 pub use news::{Failed, NewsQueue, NewsSender, Opened, WAITING};
 pub use shown::ShownFlows;
+pub use surroundings::Standing;
+use surroundings::Surroundings;
 pub use table::{ClassSnapshot, FAR, Kind, METRICS, Metric, NEAR, Snapshot, Unit, WorkerCounters};
 
 /// The default of `peer.dead_after`.
@@ -71,7 +75,7 @@ pub struct Telemetry {
     guard_restored: AtomicU64,
     supervised: AtomicU64,
     controlled: Arc<AtomicU64>,
-    wan_up: AtomicU64,
+    surroundings: Mutex<Surroundings>,
     peer_build: Mutex<String>,
 }
 
@@ -180,7 +184,7 @@ impl Telemetry {
             guard_restored: AtomicU64::new(0),
             supervised: AtomicU64::new(0),
             controlled: Arc::default(),
-            wan_up: AtomicU64::new(0),
+            surroundings: Mutex::default(),
             peer_build: Mutex::default(),
         }
     }
@@ -267,9 +271,41 @@ impl Telemetry {
         self.controlled.fetch_add(1, Relaxed);
     }
 
-    /// Takes whether the way to the peer begins: see `longhaul_wan_up`.
-    pub fn set_wan_up(&self, is_up: bool) {
-        self.wan_up.store(1 + u64::from(is_up), Relaxed);
+    /// Names the LAN's interface.
+    pub fn name_lan(&self, interface: &str) {
+        lock(&self.surroundings).interface = Some(interface.to_owned());
+    }
+
+    /// Takes what the kernel says of that interface, about every second.
+    pub fn set_lan_fault(&self, fault: Option<Fault>) {
+        lock(&self.surroundings).fault = fault;
+    }
+
+    /// Returns the LAN's interface, if it has one.
+    pub fn lan_interface(&self) -> Option<String> {
+        lock(&self.surroundings).interface.clone()
+    }
+
+    /// Judges the LAN, about every second; returns the judgement if it is news.
+    pub fn judge_lan(&self, now: Instant) -> Option<Standing> {
+        let mut links = Snapshot::default();
+        lock(&self.planes).iter().for_each(|plane| plane.add_to(&mut links));
+        lock(&self.surroundings).judge_lan(links.lan_up, now).cloned()
+    }
+
+    /// Takes why no way leads to the peer, if none does; returns that if it is news.
+    pub fn judge_wan(&self, why: Option<String>, now: Instant) -> Option<Standing> {
+        lock(&self.surroundings).judge_wan(why, now).cloned()
+    }
+
+    /// Returns how the LAN was judged last.
+    pub fn lan(&self) -> Standing {
+        lock(&self.surroundings).lan.clone()
+    }
+
+    /// Returns how the way to the peer was judged last.
+    pub fn wan(&self) -> Standing {
+        lock(&self.surroundings).wan.clone()
     }
 
     /// Takes the peer's build, as it says; empty: it does not.
@@ -434,7 +470,7 @@ impl Telemetry {
         snapshot.peer_certificate_expiry_micros = expiry(Validity::Peer);
         snapshot.authority_expiry_micros = expiry(Validity::Authority);
         snapshot.admin_certificate_expiry_micros = expiry(Validity::Admin);
-        snapshot.wan_up = self.wan_up.load(Relaxed);
+        (snapshot.lan_up, snapshot.wan_up) = (self.lan().known(), self.wan().known());
         snapshot.link_rate_bytes = link_rate_bytes;
         snapshot.buffer_limit_bytes = buffer_bytes;
         snapshot.flows_limit = flows;

@@ -17,12 +17,12 @@ use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
 use super::mistakes::LanMistakes;
 use super::mtu::MtuStatus;
+use super::session::{BLOCKED, SessionStatus};
 use super::spread::Spread;
+use super::surroundings::Surroundings;
 use super::units::{scheme_name, seconds, share};
 use crate::cells::Cells;
-use crate::telemetry::{
-    ClassSnapshot, FAR, NEAR, PolicyInfo, SessionInfo, SessionState, Snapshot, Telemetry, Unit,
-};
+use crate::telemetry::{ClassSnapshot, FAR, NEAR, PolicyInfo, Snapshot, Telemetry, Unit};
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -44,6 +44,9 @@ pub struct Status {
     pub uptime: f64,
     /// The session with the peer.
     pub session: SessionStatus,
+    /// How the sides of the gateway stand.
+    #[serde(flatten)]
+    pub surroundings: Surroundings,
     /// The path to the peer; absent until the peer has reported on it.
     #[serde(default)]
     pub path: Option<PathStatus>,
@@ -72,34 +75,6 @@ pub struct Status {
     /// The choices for the streams of the classes of scheme `auto`, and why they were made.
     #[serde(default)]
     pub choices: Vec<ChoiceStatus>,
-}
-
-/// The session with the peer.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionStatus {
-    /// "connecting", "up", "lost", "draining", or "blocked": control is up, and a way of the data
-    /// path is known to be dead.
-    pub state: String,
-    /// How what this gateway sends fares: "alive", "silent" or "unknown".
-    #[serde(default)]
-    pub to_peer: String,
-    /// How what the peer sends fares.
-    #[serde(default)]
-    pub from_peer: String,
-    /// For how long.
-    pub since: f64,
-    /// Sessions set up since the start.
-    pub established: u64,
-    /// Sessions among these in which the flows of the one before went on.
-    #[serde(default)]
-    pub resumed: u64,
-    /// Flows that wait for a lost session to go on.
-    #[serde(default)]
-    pub waiting: u64,
-    /// Smoothed round-trip time; absent until measured.
-    pub rtt: Option<f64>,
-    /// Why the last session ended or could not be set up.
-    pub last_error: Option<String>,
 }
 
 /// The path to the peer. Shares are from 0 to 1; `[low, likely, high]` holds the truth in 19 of 20
@@ -285,14 +260,11 @@ pub struct ClassStatus {
     pub completion: Option<Spread>,
 }
 
-/// The state of a session whose data path is dead.
-const BLOCKED: &str = "blocked";
-
 impl Status {
-    /// Returns true if packets can cross: there is a session, and no way of its data path is known
-    /// to be dead.
+    /// Returns true if packets can cross: there is a session, no way of its data path is known to
+    /// be dead, and hosts can use the LAN.
     pub fn is_up(&self) -> bool {
-        self.session.state == SessionState::Up.name()
+        self.session.is_up() && !self.surroundings.lan.is_down()
     }
 
     /// Returns true if control is up, and the data path is not.
@@ -322,6 +294,7 @@ impl Status {
             link_rate: peer.rate.bits_per_second(),
             uptime: seconds(snapshot.uptime_micros),
             session: SessionStatus::new(telemetry, &snapshot, &session, now),
+            surroundings: Surroundings::new(telemetry, now),
             path: PathStatus::new(&snapshot).filter(|_| session.connected),
             mtu: MtuStatus::new(&snapshot),
             lanes: LaneStatus::all(&snapshot),
@@ -355,52 +328,6 @@ impl Status {
             lan_mistakes: LanMistakes::new(&snapshot),
             choices: Vec::new(),
             peers: vec![peer.name.clone()],
-        }
-    }
-}
-
-impl SessionStatus {
-    fn new(telemetry: &Telemetry, snapshot: &Snapshot, session: &SessionInfo, now: Instant) -> Self {
-        let data_path = telemetry.data_path();
-        Self {
-            state: match session.state {
-                SessionState::Up if data_path.is_dead() => BLOCKED.to_owned(),
-                state => state.name().to_owned(),
-            },
-            to_peer: data_path.to_peer.name().to_owned(),
-            from_peer: data_path.from_peer.name().to_owned(),
-            since: now.saturating_duration_since(session.since).as_secs_f64(),
-            established: snapshot.sessions_established,
-            resumed: snapshot.sessions_resumed,
-            waiting: snapshot.flows_waiting,
-            rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
-            last_error: session.last_error.clone(),
-        }
-    }
-
-    fn write(&self, bulk_port: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "session  {} for {}, {} set up", self.state, human::span(self.since), self.established)?;
-        match self.rtt {
-            Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
-            None => writeln!(f)?,
-        }
-        if self.resumed > 0 || self.state == SessionState::Lost.name() {
-            writeln!(
-                f,
-                "         {} of them went on with the flows before; {} flows wait",
-                self.resumed, self.waiting
-            )?;
-        }
-        if self.state == BLOCKED {
-            writeln!(
-                f,
-                "         no data crosses: to the peer {}, from the peer {}; is UDP port {bulk_port} open both ways?",
-                self.to_peer, self.from_peer
-            )?;
-        }
-        match &self.last_error {
-            Some(error) => writeln!(f, "         last error: {error}"),
-            None => Ok(()),
         }
     }
 }
@@ -498,6 +425,7 @@ impl fmt::Display for Status {
         let rate = Rate::from_bits_per_second(self.link_rate);
         writeln!(f, "peer     {} at {}, link provisioned for {rate}", self.peer, self.peer_address)?;
         self.session.write(self.peer_address.port().saturating_add(1), f)?;
+        self.surroundings.write(f)?;
         if let Some(path) = &self.path {
             path.write(f)?;
         }

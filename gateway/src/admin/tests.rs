@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::lan::usable::{Family, Fault};
 use crate::requests::{Answer, Reloads};
 use crate::telemetry::{SessionState, ShownFlows};
 
@@ -237,6 +238,43 @@ async fn other_paths_and_methods_are_refused() {
         let text = raw(address, request).await;
         assert!(text.starts_with(answer), "{request:?}: {text}");
         assert!(!request.starts_with("HEAD") || text.ends_with("\r\n\r\n"), "{text}");
+    }
+}
+
+/// Text, JSON and metric have one judgement.
+#[test]
+fn a_lan_that_hosts_cannot_use_shows_everywhere() {
+    let start = Instant::now();
+    let (admin, telemetry) = admin(start);
+    telemetry.session(SessionState::Up, None, start);
+    telemetry.name_lan("eth1");
+    let plane = telemetry.plane();
+    let judged = |lan_up, fault| {
+        plane.store(&Snapshot { lan_up, ..Snapshot::default() });
+        telemetry.set_lan_fault(fault);
+        telemetry.judge_lan(start);
+        let status = admin.status(start + Duration::from_secs(3));
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["lan"]["interface"], "eth1");
+        assert_eq!(json["lan"]["state"] == "down", !status.is_up());
+        let metrics = admin.metrics(start);
+        assert!(metrics.contains("longhaul_lan_up{"), "{metrics}");
+        assert_eq!(
+            metrics.contains("longhaul_lan_up{site=\"a\",peer=\"b\"} 0"),
+            !status.is_up(),
+            "{metrics}"
+        );
+        (status.is_up(), status.to_string())
+    };
+    let (is_up, shown) = judged(2, None);
+    assert!(is_up && !shown.contains("\nlan "), "{shown}");
+    for (lan_up, fault, told) in [
+        (1, None, "lan      down for 3.0 s: eth1 is gone, down, or without a carrier\n"),
+        (1, Some(Fault::Down), "lan      down for 3.0 s: eth1 is down\n"),
+        (2, Some(Fault::NoAddress(Family::V4)), "lan      down for 3.0 s: eth1 has no IPv4 address, "),
+    ] {
+        let (is_up, shown) = judged(lan_up, fault);
+        assert!(!is_up && shown.contains(told), "{shown}");
     }
 }
 

@@ -11,6 +11,8 @@ pub(super) const UNUSABLE: u8 = 2;
 pub(super) const NO_SESSION: u8 = 3;
 /// Exit status of `longhaul status` for a session whose data path is dead.
 pub(super) const BLOCKED: u8 = 4;
+/// Exit status of `longhaul status` if hosts cannot use the LAN.
+pub(super) const NO_LAN: u8 = 5;
 
 /// Why a command did not do what it was asked.
 pub(super) struct Failure {

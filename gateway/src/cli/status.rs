@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::args::PeerArgs;
-use super::failure::{BLOCKED, Failure, NO_SESSION, Outcome, failed, output_failed, unusable};
+use super::failure::{BLOCKED, Failure, NO_LAN, NO_SESSION, Outcome, failed, output_failed, unusable};
 use super::runtime;
 use crate::admin::{self, Endpoint};
 use crate::logs::printable_block;
@@ -47,12 +47,17 @@ impl StatusArgs {
     }
 }
 
-/// Gives scripts an exit status by what was shown.
+/// Gives scripts an exit status by what was shown. Without a session, the LAN is no news.
 fn judged(status: &admin::Status) -> Outcome {
+    let lan = status.surroundings.lan.trouble();
     match () {
         () if status.is_up() => Ok(()),
         () if status.is_blocked() => {
             Err(Failure { code: BLOCKED, text: "longhaul: control is up, and no data crosses".to_owned() })
+        }
+        () if status.session.is_up() => {
+            let text = format!("longhaul: hosts cannot use the LAN: {}", lan.unwrap_or_default());
+            Err(Failure { code: NO_LAN, text: printable_block(&text).trim_end().to_owned() })
         }
         () => {
             let state = &status.session.state;

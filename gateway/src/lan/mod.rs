@@ -13,6 +13,7 @@ pub(crate) mod netns;
 pub mod packet;
 pub mod rdma;
 pub mod socket;
+pub mod usable;
 pub mod wake;
 
 use std::io;

@@ -31,17 +31,9 @@ impl<O: Observer> Worker<O> {
         }
     }
 
+    /// The supervisor tells of what is wrong, once for all threads.
     fn check_link(&mut self) {
         let link = self.lan.check().unwrap_or(Link::Gone);
-        if link != self.link {
-            match link {
-                Link::Up => tracing::info!("the LAN interface is up again"),
-                Link::Down | Link::Gone => {
-                    tracing::warn!(link = link.name(), "the LAN interface is not usable");
-                }
-            }
-            self.link = link;
-        }
         let state = if link == Link::Up { 2 } else { 1 };
         self.peers.iter_mut().for_each(|peer| peer.set_lan_up(state));
         // An interface that is gone has none: the last one holds until it is back.

@@ -2,6 +2,7 @@
 
 mod openings;
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,6 @@ const FAILURES: usize = 10;
 pub(super) struct Telling {
     /// Where packets to the peer leave from, and go to.
     way: (SocketAddr, SocketAddr),
-    is_wan_up: bool,
-    is_lan_up: bool,
     pressure: Pressure,
     mistakes: [Mistake; 2],
     /// When an attempt that looks like a thief's was last told.
@@ -48,8 +47,6 @@ impl Telling {
         let [roce_v1, extensions] = [(Reject::RoceV1, ROCE_V1), (Reject::IpOptions, EXTENSIONS)];
         Self {
             way: (listen, peer),
-            is_wan_up: true,
-            is_lan_up: true,
             pressure: Pressure::default(),
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
             impostor: None,
@@ -68,14 +65,12 @@ impl Telling {
     /// Looks at everything; about every second.
     pub(super) fn look(&mut self, telemetry: &Telemetry, now: Instant) {
         data_path(&self.about, telemetry, now);
-        self.wan(telemetry);
+        self.wan(telemetry, now);
+        self.lan(telemetry, now);
         self.impostors(telemetry, now);
         self.failures(telemetry);
         self.openings(telemetry, now);
         let snapshot = telemetry.snapshot(now);
-        if self.tells_lan {
-            self.lan(telemetry, snapshot.lan_up);
-        }
         if let Some(change) = self.pressure.observe(held_back(&snapshot), now) {
             let text = change.text();
             telemetry.events().push(change.kind(), &text);
@@ -146,48 +141,59 @@ impl Telling {
         telemetry.events().push(EventKind::Impostor, &text);
     }
 
-    /// The log has a line where it is noticed. `state`: as [`Snapshot::lan_up`] has it.
-    fn lan(&mut self, telemetry: &Telemetry, state: u64) {
-        let is_up = match state {
-            0 => return,
-            1 => false,
-            _ => true,
-        };
-        if std::mem::replace(&mut self.is_lan_up, is_up) == is_up {
-            return;
-        }
-        match is_up {
-            true => telemetry.events().push(EventKind::LanUp, "the LAN interface is up, and has a carrier"),
-            false => {
-                telemetry
-                    .events()
-                    .push(EventKind::LanDown, "the LAN interface is gone, down, or without a carrier");
+    /// All peers' status has the judgement; the first one's tells of it.
+    fn lan(&self, telemetry: &Telemetry, now: Instant) {
+        let Some(judged) = telemetry.judge_lan(now).filter(|_| self.tells_lan) else { return };
+        match judged.unusable() {
+            None => {
+                let name = telemetry.lan_interface().unwrap_or_else(|| "the interface".to_owned());
+                let text = format!("{name} is up, with a carrier and an address");
+                telemetry.events().push(EventKind::LanUp, &text);
+                info!("the LAN interface is up again: {text}");
+            }
+            Some((why, _)) => {
+                telemetry.events().push(EventKind::LanDown, why);
+                warn!("the LAN interface is not usable: {why}");
             }
         }
     }
 
-    fn wan(&mut self, telemetry: &Telemetry) {
+    fn wan(&self, telemetry: &Telemetry, now: Instant) {
         let (listen, peer) = self.way;
-        let way = way_to(listen, peer);
-        let is_up = way.is_ok();
-        telemetry.set_wan_up(is_up);
-        if std::mem::replace(&mut self.is_wan_up, is_up) == is_up {
-            return;
-        }
-        match way {
-            Ok(()) => {
+        let why = match way_to(listen, peer) {
+            Ok(()) => None,
+            Err(error) if is_no_way(error.kind()) => {
+                Some(format!("no way from {} to {peer}: {error}", listen.ip()))
+            }
+            // Without a socket to ask by, nothing is known of the way.
+            Err(_) => return,
+        };
+        let Some(judged) = telemetry.judge_wan(why, now) else { return };
+        match judged.unusable() {
+            None => {
                 telemetry
                     .events()
                     .push(EventKind::WanUp, &format!("{} is there, with a route to {peer}", listen.ip()));
                 info!(address = %listen.ip(), %peer, "the way to the peer begins again");
             }
-            Err(error) => {
-                let text = format!("no way from {} to {peer}: {error}", listen.ip());
-                telemetry.events().push(EventKind::WanDown, &text);
-                warn!("{text}");
+            Some((why, _)) => {
+                telemetry.events().push(EventKind::WanDown, why);
+                warn!("{why}");
             }
         }
     }
+}
+
+/// Returns true for the kernel's words that it has no way there.
+fn is_no_way(error: ErrorKind) -> bool {
+    matches!(
+        error,
+        ErrorKind::AddrNotAvailable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::InvalidInput
+    )
 }
 
 /// Asks the kernel, without sending anything, for the address and for a route from there.
@@ -360,6 +366,7 @@ mod tests {
     use splice::record::Reason;
 
     use super::*;
+    use crate::lan::usable::{Family, Fault};
 
     fn at(start: Instant, seconds: u64) -> Instant {
         start + Duration::from_secs(seconds)
@@ -536,14 +543,36 @@ mod tests {
     }
 
     #[test]
-    fn the_lan_interface_is_told_of() {
+    fn the_lan_interface_is_told_of_by_its_name() {
         let (start, telemetry, mut telling) = silent();
+        telemetry.name_lan("eth1");
         let plane = telemetry.plane();
-        for lan_up in [0, 2, 1, 1, 0, 2] {
+        let no_address = Some(Fault::NoAddress(Family::V4));
+        for (lan_up, fault) in [
+            (0, None),
+            (2, None),
+            (1, None),
+            (1, Some(Fault::Down)),
+            (1, Some(Fault::Down)),
+            (2, None),
+            (2, no_address),
+            (2, no_address),
+            (2, None),
+        ] {
             plane.store(&Snapshot { lan_up, ..Snapshot::default() });
+            telemetry.set_lan_fault(fault);
             telling.look(&telemetry, start);
+            let metric = telemetry.snapshot(start).lan_up;
+            let is_down = telemetry.lan().unusable().is_some();
+            assert_eq!(metric, if fault.is_some() { 1 } else { lan_up });
+            assert_eq!(is_down, metric == 1, "status and metric agree");
         }
-        assert_eq!(kinds(&telemetry), ["lan_down", "lan_up"]);
+        let expected = ["lan_down", "lan_down", "lan_up", "lan_down", "lan_up"];
+        assert_eq!(kinds(&telemetry), expected);
+        let texts: Vec<_> = telemetry.events().since(0).events.into_iter().map(|event| event.text).collect();
+        assert!(texts.iter().all(|text| text.contains("eth1")), "{texts:?}");
+        assert_eq!(texts[1], "eth1 is down");
+        assert!(texts[3].contains("no IPv4 address"), "{texts:?}");
     }
 
     #[test]

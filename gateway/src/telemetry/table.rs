@@ -343,7 +343,7 @@ metrics! {
         link_rate_bytes: Peak Bytes "longhaul_link_rate_bytes_per_second" "The rate that the link is provisioned for: peer.rate"
         buffer_limit_bytes: Peak Bytes "longhaul_buffer_limit_bytes" "Bytes of packet buffers for local hosts at most: limits.total_buffer"
         flows_limit: Peak Flows "longhaul_flows_limit" "Flows of each side at most: limits.flows"
-        lan_up: Peak Known "longhaul_lan_up" "Whether the LAN interface is up and has a carrier"
+        lan_up: Peak Known "longhaul_lan_up" "Whether the LAN interface is up, with a carrier and an address for its hosts"
         wan_up: Peak Known "longhaul_wan_up" "Whether this machine has the address of wan.listen, and a route from there to the peer"
         guard_restored: Counter Count "longhaul_guard_rules_restored_total" "Rules that keep the kernel from forwarding RoCE found missing, and put back"
         control_unanswered: Counter Count "longhaul_control_unanswered_total" "Datagrams of the control port to others than the peer that were not sent: they get 32 at once, and 8 a second"

@@ -8,7 +8,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use reliability::human;
 
 use super::View;
-use crate::admin::{ChoiceStatus, ClassStatus, Flow, LaneStatus, Status};
+use crate::admin::{ChoiceStatus, ClassStatus, Flow, LaneStatus, Status, Surroundings};
 use crate::logs::printable;
 
 /// Cells of a bar.
@@ -64,6 +64,7 @@ fn head(status: &Status, error: Option<&str>) -> Vec<Line<'static>> {
         Some(error) => named("stale", Span::styled(printable(error), BAD)),
         None => session(status),
     });
+    lines.extend(sides(status));
     lines.extend(link(status));
     lines.extend(lanes(status));
     let held = &status.buffers;
@@ -76,7 +77,7 @@ fn head(status: &Status, error: Option<&str>) -> Vec<Line<'static>> {
 
 fn session(status: &Status) -> Line<'static> {
     let session = &status.session;
-    let style = if status.is_up() { GOOD } else { BAD };
+    let style = if session.is_up() { GOOD } else { BAD };
     let mut line = named("session", Span::styled(printable(&session.state), style));
     let mut text = format!(" for {}, {} set up", human::span(session.since), session.established);
     if session.waiting > 0 {
@@ -87,6 +88,15 @@ fn session(status: &Status) -> Line<'static> {
     }
     line.push_span(text);
     line
+}
+
+/// A line for each side of the gateway that is down.
+fn sides(status: &Status) -> impl Iterator<Item = Line<'static>> {
+    let Surroundings { lan, wan } = &status.surroundings;
+    let sides = [("lan", lan.trouble()), ("wan", wan.trouble())];
+    sides.into_iter().filter_map(|(name, trouble)| {
+        trouble.map(|trouble| named(name, Span::styled(printable(&trouble), BAD)))
+    })
 }
 
 fn link(status: &Status) -> Vec<Line<'static>> {

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::admin::{
     BackPressure, Buffers, ChoiceStatus, ClassStatus, Flow, Flows, LanMistakes, LaneState, LaneStatus,
-    PathStatus, PolicyStatus, Rates, SessionStatus, State,
+    PathStatus, PolicyStatus, Rates, SessionStatus, State, Surroundings,
 };
 
 /// Shows the picture in the guide, too.
@@ -93,6 +93,7 @@ fn status() -> Status {
         peer_address: "10.9.0.2:14791".parse().unwrap(),
         link_rate: 10_000_000_000,
         uptime: 65.0,
+        surroundings: Surroundings::default(),
         session: SessionStatus {
             state: "up".to_owned(),
             to_peer: "alive".to_owned(),

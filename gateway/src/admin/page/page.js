@@ -152,7 +152,10 @@ function showEvents(answer) {
 function showState(status) {
   const session = status.session;
   at("title").textContent = `${status.site} - ${status.peer}`;
-  document.title = `${session.state}: longhaul ${status.site} - ${status.peer}`;
+  const troubles = [["LAN", status.lan], ["WAN", status.wan]].filter(([, side]) => side.state === "down");
+  const isUp = session.state === "up" && troubles.length === 0;
+  const state = [session.state, ...troubles.map(([name]) => `no ${name}`)].join(", ");
+  document.title = `${state}: longhaul ${status.site} - ${status.peer}`;
   const links = status.peers.length > 1 ? status.peers.map((name) => {
     const link = element("a", name);
     link.href = `?peer=${encodeURIComponent(name)}`;
@@ -162,7 +165,8 @@ function showState(status) {
   at("peers").replaceChildren(...links.flatMap((link) => [link, " "]));
   const error = session.last_error ? `; last error: ${session.last_error}` : "";
   const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${error}`;
-  at("state").replaceChildren(element("span", session.state, session.state === "up" ? "up" : "down"), rest);
+  const why = troubles.map(([name, side]) => element("span", `; ${name} down for ${span(side.down_for)}: ${side.why}`, "down"));
+  at("state").replaceChildren(element("span", state, isUp ? "up" : "down"), rest, ...why);
 }
 
 class Refused extends Error {}

@@ -1,0 +1,89 @@
+//! The sides of the gateway, as /status tells of them.
+
+use std::fmt;
+use std::time::Instant;
+
+use reliability::human;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::telemetry::{Standing, Telemetry};
+
+/// How the sides of the gateway stand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Surroundings {
+    /// The LAN's interface.
+    #[serde(default)]
+    pub lan: SideStatus,
+    /// The own address on the WAN, and the route to the peer.
+    #[serde(default)]
+    pub wan: SideStatus,
+}
+
+/// How one side stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SideStatus {
+    /// "up", "down", or "unknown".
+    pub state: String,
+    /// The interface, where the gateway file names one.
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// Why it is down.
+    #[serde(default)]
+    pub why: Option<String>,
+    /// For how long it is down.
+    #[serde(default)]
+    pub down_for: Option<f64>,
+}
+
+const UP: &str = "up";
+const DOWN: &str = "down";
+
+impl SideStatus {
+    fn new(standing: &Standing, interface: Option<String>, now: Instant) -> Self {
+        let unusable = standing.unusable();
+        let state = match standing {
+            Standing::Unknown => "unknown",
+            Standing::Usable => UP,
+            Standing::Unusable { .. } => DOWN,
+        };
+        Self {
+            state: state.to_owned(),
+            interface,
+            why: unusable.map(|(why, _)| why.to_owned()),
+            down_for: unusable.map(|(_, since)| now.saturating_duration_since(since).as_secs_f64()),
+        }
+    }
+
+    /// Returns true if nothing can pass.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        self.state == DOWN
+    }
+
+    /// Returns for how long it is down, and why, in a line.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        let why = self.why.as_deref().filter(|_| self.is_down())?;
+        let span = self.down_for.map(human::span).unwrap_or_default();
+        Some(format!("down for {span}: {why}"))
+    }
+}
+
+impl Surroundings {
+    pub(super) fn new(telemetry: &Telemetry, now: Instant) -> Self {
+        Self {
+            lan: SideStatus::new(&telemetry.lan(), telemetry.lan_interface(), now),
+            wan: SideStatus::new(&telemetry.wan(), None, now),
+        }
+    }
+
+    pub(super) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, side) in [("lan", &self.lan), ("wan", &self.wan)] {
+            if let Some(trouble) = side.trouble() {
+                writeln!(f, "{name:<9}{trouble}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,274 @@
+//! Judges if hosts can use the LAN interface: for a gateway that runs, and for `check --live`.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use rtnetlink::packet_core::NLM_F_DUMP;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::io::Errno;
+
+use super::netlink::Netlink;
+
+/// Why hosts cannot use the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// No interface has that name.
+    Gone,
+    /// It is administratively down.
+    Down,
+    /// It has no carrier.
+    NoCarrier,
+    /// It has no address of the family that hosts need, and nothing leads to them by it.
+    NoAddress(Family),
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    fn of(prefix: &IpNet) -> Self {
+        match prefix {
+            IpNet::V4(_) => Self::V4,
+            IpNet::V6(_) => Self::V6,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+impl Fault {
+    /// Says it of this interface, in a line.
+    #[must_use]
+    pub fn text(self, interface: &str) -> String {
+        match self {
+            Self::Gone => format!("there is no interface {interface}"),
+            Self::Down => format!("{interface} is down"),
+            Self::NoCarrier => format!("{interface} has no carrier"),
+            Self::NoAddress(family) => format!(
+                "{interface} has no {family} address, and no route leads to hosts by it: they cannot reach their gateway"
+            ),
+        }
+    }
+}
+
+/// Returns the family for which hosts cannot reach this machine by the interface that has these
+/// addresses.
+///
+/// Hosts use the families of `lan.remote`.
+/// With no address of one of these, nobody answers when they look for their next hop.
+/// An unnumbered interface still serves hosts that know its link-layer address.
+/// Then a route leads to them by the interface: `leads` says if one does, for a prefix of
+/// `lan.local`, or for any where the file names none of the family.
+pub fn without_address(
+    lan: &config::Lan,
+    addresses: &[IpNet],
+    leads: &mut dyn FnMut(Family, Option<&IpNet>) -> bool,
+) -> Option<Family> {
+    Family::ALL.into_iter().find(|family| {
+        let of_it = |prefixes: &[IpNet]| prefixes.iter().any(|prefix| Family::of(prefix) == *family);
+        if !of_it(&lan.remote) || of_it(addresses) {
+            return false;
+        }
+        match of_it(&lan.local) {
+            false => !leads(*family, None),
+            true => {
+                let mut local = lan.local.iter().filter(|prefix| Family::of(prefix) == *family);
+                !local.any(|prefix| leads(*family, Some(prefix)))
+            }
+        }
+    })
+}
+
+/// Asks the kernel about an interface. It may keep whoever asks waiting.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn look(lan: &config::Lan, interface: &str) -> io::Result<Option<Fault>> {
+    let mut kernel = Netlink::connect()?;
+    let Some(link) = link(&mut kernel, interface)? else { return Ok(Some(Fault::Gone)) };
+    if !link.header.flags.contains(LinkFlags::Up) {
+        return Ok(Some(Fault::Down));
+    }
+    if !link.header.flags.contains(LinkFlags::LowerUp) {
+        return Ok(Some(Fault::NoCarrier));
+    }
+    let index = link.header.index;
+    let addresses = addresses(&mut kernel, index)?;
+    let mut failed = None;
+    let mut leads = |family, prefix: Option<&IpNet>| {
+        let led = match prefix {
+            Some(prefix) => leads_to(&mut kernel, prefix, index),
+            None => leads_anywhere(&mut kernel, family, index),
+        };
+        led.unwrap_or_else(|error| {
+            failed = Some(error);
+            true
+        })
+    };
+    let missing = without_address(lan, &addresses, &mut leads);
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(missing.map(Fault::NoAddress)),
+    }
+}
+
+fn link(kernel: &mut Netlink, interface: &str) -> io::Result<Option<LinkMessage>> {
+    let mut asked = LinkMessage::default();
+    asked.attributes.push(LinkAttribute::IfName(interface.to_owned()));
+    match kernel.request(RouteNetlinkMessage::GetLink(asked), 0) {
+        Ok(answer) => Ok(answer.into_iter().find_map(|message| match message {
+            RouteNetlinkMessage::NewLink(link) => Some(link),
+            _ => None,
+        })),
+        Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn addresses(kernel: &mut Netlink, index: u32) -> io::Result<Vec<IpNet>> {
+    let mut asked = AddressMessage::default();
+    asked.header.index = index;
+    let answer = kernel.request(RouteNetlinkMessage::GetAddress(asked), NLM_F_DUMP)?;
+    Ok(answer.iter().filter_map(|message| address_of(message, index)).collect())
+}
+
+/// Returns the address of a message, if it is the interface's of this number.
+fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
+    let RouteNetlinkMessage::NewAddress(message) = message else { return None };
+    if message.header.index != index {
+        return None;
+    }
+    // Of an interface that leads to one other machine, `Address` is that machine's.
+    let own = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(address) => Some(*address),
+        _ => None,
+    });
+    IpNet::new(own.or(address)?, message.header.prefix_len).ok()
+}
+
+fn family_of(address: IpAddr) -> AddressFamily {
+    match address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    }
+}
+
+fn leaves_by(message: &RouteMessage, index: u32) -> bool {
+    let is_it = |attribute: &RouteAttribute| *attribute == RouteAttribute::Oif(index);
+    message.header.kind == RouteType::Unicast && message.attributes.iter().any(is_it)
+}
+
+/// Returns true if the way to the prefix's first host leaves by the interface.
+fn leads_to(kernel: &mut Netlink, prefix: &IpNet, index: u32) -> io::Result<bool> {
+    let Some(host) = prefix.hosts().next() else { return Ok(false) };
+    let mut asked = RouteMessage::default();
+    asked.header.address_family = family_of(host);
+    asked.header.destination_prefix_length = if host.is_ipv4() { 32 } else { 128 };
+    asked.attributes.push(RouteAttribute::Destination(RouteAddress::from(host)));
+    match kernel.request(RouteNetlinkMessage::GetRoute(asked), 0) {
+        Ok(answer) => Ok(answer.iter().any(
+            |message| matches!(message, RouteNetlinkMessage::NewRoute(route) if leaves_by(route, index)),
+        )),
+        // The kernel's way to say that there is none.
+        Err(error) if error.raw_os_error() == Some(Errno::NETUNREACH.raw_os_error()) => Ok(false),
+        Err(error) if error.raw_os_error() == Some(Errno::HOSTUNREACH.raw_os_error()) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns true if any route of the family leaves by the interface. Those within a link are none.
+fn leads_anywhere(kernel: &mut Netlink, family: Family, index: u32) -> io::Result<bool> {
+    let mut asked = RouteMessage::default();
+    asked.header.address_family = match family {
+        Family::V4 => AddressFamily::Inet,
+        Family::V6 => AddressFamily::Inet6,
+    };
+    let answer = kernel.request(RouteNetlinkMessage::GetRoute(asked), NLM_F_DUMP)?;
+    let is_beyond = |route: &RouteMessage| {
+        !route.attributes.iter().any(|attribute| {
+            matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet6(prefix))
+                if prefix.is_unicast_link_local() || prefix.is_multicast())
+        })
+    };
+    Ok(answer.iter().any(|message| {
+        matches!(message, RouteNetlinkMessage::NewRoute(route) if leaves_by(route, index) && is_beyond(route))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::lan::netns::Ns;
+
+    fn lan(local: &str, remote: &str) -> config::Lan {
+        let text = include_str!("../../../docs/examples/gateway-a.toml");
+        let mut gateway = config::Gateway::parse(Path::new("gateway.toml"), text).unwrap();
+        let prefixes = |text: &str| {
+            text.split_whitespace().map(|prefix| prefix.parse().unwrap()).collect::<Vec<IpNet>>()
+        };
+        (gateway.lan.local, gateway.lan.remote) = (prefixes(local), prefixes(remote));
+        gateway.lan
+    }
+
+    #[test]
+    fn hosts_need_an_address_of_each_family_that_they_use() {
+        let own: [IpNet; 1] = ["10.0.0.254/24".parse().unwrap()];
+        let judge = |remote, addresses: &[IpNet], leads| {
+            without_address(&lan("", remote), addresses, &mut |_, _| leads)
+        };
+        assert_eq!(judge("10.0.1.0/24", &own, false), None);
+        assert_eq!(judge("10.0.1.0/24", &[], false), Some(Family::V4));
+        assert_eq!(judge("10.0.1.0/24", &[], true), None, "unnumbered, with a route to the hosts");
+        assert_eq!(judge("10.0.1.0/24 fd01::/64", &own, false), Some(Family::V6));
+    }
+
+    #[test]
+    fn the_kernel_says_what_is_wrong_with_the_interface() {
+        let ns = Ns::new();
+        let [any, named] = [lan("", "10.0.1.0/24"), lan("10.0.0.0/24", "10.0.1.0/24")];
+        let look = |lan: &config::Lan| ns.run(|| look(lan, "v0").unwrap());
+        assert_eq!(look(&any), Some(Fault::Gone));
+        ns.ip("link add v0 type veth peer name g0");
+        assert_eq!(look(&any), Some(Fault::Down));
+        ns.ip("link set v0 up");
+        assert_eq!(look(&any), Some(Fault::NoCarrier));
+        ns.ip("link set g0 up");
+        let none = Some(Fault::NoAddress(Family::V4));
+        assert_eq!((look(&any), look(&named)), (none, none));
+        ns.ip("addr add 10.0.0.254/24 dev v0");
+        assert_eq!((look(&any), look(&named)), (None, None));
+        ns.ip("addr del 10.0.0.254/24 dev v0");
+        assert_eq!((look(&any), look(&named)), (none, none));
+        // Another interface that leads there is no help; this one, unnumbered, is.
+        ns.ip("route add 10.0.0.0/16 dev g0");
+        assert_eq!((look(&any), look(&named)), (none, none));
+        ns.ip("route add 10.0.0.0/24 dev v0");
+        assert_eq!((look(&any), look(&named)), (None, None));
+    }
+}
