@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use rtnetlink::packet_core::NLM_F_DUMP;
+use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
@@ -135,7 +135,7 @@ pub fn look(lan: &config::Lan, interface: &str) -> io::Result<Option<Fault>> {
 fn link(kernel: &mut Netlink, interface: &str) -> io::Result<Option<LinkMessage>> {
     let mut asked = LinkMessage::default();
     asked.attributes.push(LinkAttribute::IfName(interface.to_owned()));
-    match kernel.request(RouteNetlinkMessage::GetLink(asked), 0) {
+    match kernel.request(RouteNetlinkMessage::GetLink(asked), NLM_F_ACK) {
         Ok(answer) => Ok(answer.into_iter().find_map(|message| match message {
             RouteNetlinkMessage::NewLink(link) => Some(link),
             _ => None,
@@ -189,7 +189,7 @@ fn leads_to(kernel: &mut Netlink, prefix: &IpNet, index: u32) -> io::Result<bool
     asked.header.address_family = family_of(host);
     asked.header.destination_prefix_length = if host.is_ipv4() { 32 } else { 128 };
     asked.attributes.push(RouteAttribute::Destination(RouteAddress::from(host)));
-    match kernel.request(RouteNetlinkMessage::GetRoute(asked), 0) {
+    match kernel.request(RouteNetlinkMessage::GetRoute(asked), NLM_F_ACK) {
         Ok(answer) => Ok(answer.iter().any(
             |message| matches!(message, RouteNetlinkMessage::NewRoute(route) if leaves_by(route, index)),
         )),

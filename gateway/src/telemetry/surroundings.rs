@@ -1,4 +1,4 @@
-//! What the machine gives the gateway: the LAN's interface, and the way to the peer.
+//! The gateway's two sides on this machine: the LAN's interface, and the way to the peer.
 //!
 //! Both are judged once a second. Events, /status, metrics and the page show that one judgement.
 
@@ -63,7 +63,7 @@ impl Standing {
 pub(super) struct Surroundings {
     /// The interface; socket mode has none.
     pub(super) interface: Option<String>,
-    /// What the kernel said of the interface last.
+    /// The kernel's last word on the interface.
     pub(super) fault: Option<Fault>,
     pub(super) lan: Standing,
     pub(super) wan: Standing,
