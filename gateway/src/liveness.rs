@@ -46,6 +46,9 @@ impl DataPath {
     }
 }
 
+/// Reports that seem to be closer than this are one.
+const SAME_REPORT: Duration = Duration::from_millis(300);
+
 /// Counts until now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
@@ -63,6 +66,16 @@ pub struct Liveness {
     patience: Duration,
     watch: Option<Watch>,
     path: DataPath,
+    heard: Heard,
+}
+
+/// When each way of the session's data path last showed that it works; at first, when it had to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// The peer's last report on what this gateway sends.
+    pub to_peer: Option<Instant>,
+    /// The last datagrams of the peer's.
+    pub from_peer: Option<Instant>,
 }
 
 /// Knowledge of the session that is up.
@@ -73,12 +86,14 @@ struct Watch {
     unanswered: Option<Instant>,
     /// When the first datagram left that no report has followed.
     unreported: Option<Instant>,
+    /// When the peer's last report came.
+    reported: Option<Instant>,
 }
 
 impl Liveness {
     /// Judges a way silent after this time.
     pub fn new(patience: Duration) -> Self {
-        Self { patience, watch: None, path: DataPath::default() }
+        Self { patience, watch: None, path: DataPath::default(), heard: Heard::default() }
     }
 
     /// Returns how the ways stand.
@@ -86,15 +101,29 @@ impl Liveness {
         self.path
     }
 
+    /// Returns since when nothing has crossed, if a way is dead: as long as the way that has been
+    /// silent for longest.
+    pub fn dead_since(&self) -> Option<Instant> {
+        let of = |way, heard: Option<Instant>| heard.filter(|_| way == Way::Silent);
+        let (to_peer, from_peer) =
+            (of(self.path.to_peer, self.heard.to_peer), of(self.path.from_peer, self.heard.from_peer));
+        [to_peer, from_peer].into_iter().flatten().min()
+    }
+
     /// Takes the counts, about every second. `facts` is `None` without a session. Returns true if
     /// the judgement has changed.
     pub fn observe(&mut self, facts: Option<Facts>, now: Instant) -> bool {
         let before = self.path;
         let Some(facts) = facts else {
-            (self.watch, self.path) = (None, DataPath::default());
+            (self.watch, self.path, self.heard) = (None, DataPath::default(), Heard::default());
             return before != self.path;
         };
-        let watch = self.watch.get_or_insert(Watch { last: facts, unanswered: None, unreported: None });
+        let watch = self.watch.get_or_insert(Watch {
+            last: facts,
+            unanswered: None,
+            unreported: None,
+            reported: None,
+        });
         let has_sent = facts.sent > watch.last.sent;
         let waits = |since: Option<Instant>| {
             since.is_some_and(|since| now.saturating_duration_since(since) > self.patience)
@@ -102,23 +131,32 @@ impl Liveness {
         if facts.opened > watch.last.opened {
             watch.unanswered = None;
             self.path.from_peer = Way::Alive;
+            self.heard.from_peer = Some(now);
         } else if has_sent {
             watch.unanswered.get_or_insert(now);
+            self.heard.from_peer.get_or_insert(now);
         }
         if waits(watch.unanswered) {
             self.path.from_peer = Way::Silent;
         }
-        if facts.report_age.is_some_and(|age| age < self.patience) {
-            watch.unreported = None;
+        let reported = facts.report_age.and_then(|age| now.checked_sub(age));
+        // Ages are told in steps, so the same report seems to come a little earlier or later.
+        let is_new = |at: &Instant| watch.reported.is_none_or(|known| *at > known + SAME_REPORT);
+        if let Some(at) = reported.filter(is_new) {
+            (watch.reported, watch.unreported) = (Some(at), None);
             self.path.to_peer = Way::Alive;
+            self.heard.to_peer = Some(at);
         } else if has_sent {
             watch.unreported.get_or_insert(now);
+            self.heard.to_peer.get_or_insert(now);
         }
         if waits(watch.unreported) {
             // Reports come by the other way: if that is dead, they say nothing of this one.
             self.path.to_peer = match self.path.from_peer {
                 Way::Silent => Way::Unknown,
-                Way::Alive | Way::Unknown => Way::Silent,
+                Way::Alive | Way::Unknown if watch.unanswered.is_none() => Way::Silent,
+                // Nothing comes just now: which way that is will show.
+                Way::Alive | Way::Unknown => self.path.to_peer,
             };
         }
         watch.last = facts;
@@ -187,6 +225,34 @@ mod tests {
         let mut seconds = vec![(true, true); 5];
         seconds.extend([(true, false); 20]);
         assert_eq!(run(&seconds).last(), Some(&path(Way::Unknown, Way::Silent)));
+    }
+
+    /// Whoever reads "blocked for" looks for what happened then.
+    #[test]
+    fn a_dead_way_is_found_within_its_patience_and_dated_by_what_was_heard_last() {
+        let start = Instant::now();
+        let at = |second: u64| start + Duration::from_secs(second);
+        for is_one_way in [true, false] {
+            let mut liveness = Liveness::new(PATIENCE);
+            let mut facts = Facts::default();
+            let mut dead = None;
+            for second in 0..30 {
+                facts.sent += 4;
+                facts.opened += if second <= 10 || is_one_way { 4 } else { 0 };
+                // Stored by a worker up to a tenth of a second ago.
+                let age = Duration::from_millis(100 * (second % 2));
+                facts.report_age = Some(at(second) - at(second.min(10)) + age);
+                liveness.observe(Some(facts), at(second));
+                if liveness.path().is_dead() && dead.is_none() {
+                    dead = Some(second);
+                }
+                assert!(liveness.path().is_dead() || liveness.dead_since().is_none());
+            }
+            let dead = dead.expect("the way is dead");
+            assert!(dead <= 17, "one way {is_one_way}: found {} s later", dead - 10);
+            let since = liveness.dead_since().expect("a time");
+            assert!(since + Duration::from_secs(1) >= at(10) && since <= at(11), "one way {is_one_way}");
+        }
     }
 
     #[test]

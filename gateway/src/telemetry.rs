@@ -242,6 +242,16 @@ impl Telemetry {
         lock(&self.liveness).path()
     }
 
+    /// Returns since when nothing crosses, if there is a session: there is no way to the peer, or a
+    /// way of the data path is dead.
+    pub fn blocked_since(&self) -> Option<Instant> {
+        if !self.session_info().connected {
+            return None;
+        }
+        let no_way = self.wan().unusable().map(|(_, since)| since);
+        [no_way, lock(&self.liveness).dead_since()].into_iter().flatten().min()
+    }
+
     /// Judges the data path, about every second; returns the judgement if it has changed.
     pub fn judge_data_path(&self, now: Instant) -> Option<DataPath> {
         let snapshot = self.snapshot(now);
@@ -441,24 +451,24 @@ impl Telemetry {
         }
         snapshot.set_path_of(&paths);
         let session = self.session_info();
-        let connected = session.connected;
+        let crosses = session.connected && self.blocked_since().is_none();
         if session.state == SessionState::Lost {
             let lost = now.saturating_duration_since(session.since);
             snapshot.session_lost_micros = u64::try_from(lost.as_micros()).unwrap_or(u64::MAX);
         }
         snapshot.sessions_resumed = self.resumed.load(Relaxed);
         for class in &mut snapshot.classes {
-            // Without a session there is nothing but a guess.
-            class.rtt_micros = if connected { class.rtt_micros } else { 0 };
+            // While nothing crosses there is nothing but a guess.
+            class.rtt_micros = if crosses { class.rtt_micros } else { 0 };
         }
-        snapshot.session_rtt_micros = if connected { snapshot.session_rtt() } else { 0 };
+        snapshot.session_rtt_micros = if crosses { snapshot.session_rtt() } else { 0 };
         let policy = self.policy_info();
         snapshot.policy_generation = policy.generation;
         snapshot.policy_reloads = [policy.generation - 1, policy.refused];
         let loaded = policy.loaded.duration_since(UNIX_EPOCH).unwrap_or_default();
         snapshot.policy_loaded_micros = u64::try_from(loaded.as_micros()).unwrap_or(u64::MAX);
         let path = self.data_path();
-        snapshot.session_up = u64::from(connected && !path.is_dead());
+        snapshot.session_up = u64::from(crosses);
         snapshot.data_path = [path.to_peer, path.from_peer].map(|way| match way {
             Way::Unknown => 0,
             Way::Silent => 1,

@@ -18,10 +18,12 @@ pub struct LaneStatus {
     pub state: LaneState,
     /// Part of the packets that it is given.
     pub share: f64,
-    /// Share of its packets that are lost, the likely value.
-    pub drop: f64,
-    /// Smoothed round-trip time of what is sent on it.
-    pub rtt: f64,
+    /// Share of its packets that are lost, the likely value; absent while nothing crosses.
+    #[serde(default)]
+    pub drop: Option<f64>,
+    /// Smoothed round-trip time of what is sent on it; absent while nothing crosses.
+    #[serde(default)]
+    pub rtt: Option<f64>,
     /// Times it was left.
     pub leaves: u64,
 }
@@ -32,7 +34,7 @@ pub struct LaneStatus {
 pub enum LaneState {
     /// It takes its part.
     InUse,
-    /// Nothing was heard of it lately: it gets no data.
+    /// Nothing was heard of it lately: it gets no data, unless all lanes are so.
     Suspect,
     /// Left: nothing of it arrives.
     Silent,
@@ -51,17 +53,22 @@ impl LaneStatus {
         self.state == LaneState::InUse
     }
 
-    pub(super) fn all(snapshot: &Snapshot) -> Vec<Self> {
+    /// Leaves out loss and round-trip times while nothing crosses: they are those of before.
+    pub(super) fn all(snapshot: &Snapshot, crosses: bool) -> Vec<Self> {
         let lane = |(lane, state): (usize, &u64)| {
             let of = |cells: &[u64]| cells.get(lane).copied().unwrap_or(0);
             // 0: there is none.
             let state = usize::try_from(*state).ok()?.checked_sub(1)?;
+            let state = match *LaneState::ALL.get(state)? {
+                LaneState::InUse if !crosses => LaneState::Suspect,
+                state => state,
+            };
             Some(Self {
                 lane,
-                state: *LaneState::ALL.get(state)?,
+                state,
                 share: share(of(&snapshot.lane_share)),
-                drop: share(of(&snapshot.lane_drop)),
-                rtt: seconds(of(&snapshot.lane_rtt_micros)),
+                drop: crosses.then(|| share(of(&snapshot.lane_drop))),
+                rtt: crosses.then(|| seconds(of(&snapshot.lane_rtt_micros))),
                 leaves: of(&snapshot.lane_leaves),
             })
         };
@@ -79,9 +86,14 @@ impl fmt::Display for LaneStatus {
             LaneState::Slow => "left, slower than others",
         };
         let Self { lane, leaves, .. } = self;
-        let (part, drop) = (human::share(self.share), human::share(self.drop));
-        let rtt = human::seconds(self.rtt);
-        write!(f, "lane {lane}   {part} of packets, drop {drop}, RTT {rtt}, {state}")?;
+        write!(f, "lane {lane}   {} of packets", human::share(self.share))?;
+        if let Some(drop) = self.drop {
+            write!(f, ", drop {}", human::share(drop))?;
+        }
+        if let Some(rtt) = self.rtt {
+            write!(f, ", RTT {}", human::seconds(rtt))?;
+        }
+        write!(f, ", {state}")?;
         match leaves {
             0 => Ok(()),
             times => write!(f, "; left {times} times"),

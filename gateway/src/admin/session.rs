@@ -22,7 +22,7 @@ pub struct SessionStatus {
     /// How what the peer sends fares.
     #[serde(default)]
     pub from_peer: String,
-    /// For how long.
+    /// For how long; of a blocked one, since anything last crossed by the way that is dead.
     pub since: f64,
     /// Sessions set up since the start.
     pub established: u64,
@@ -39,7 +39,7 @@ pub struct SessionStatus {
 }
 
 /// The state of a session whose data path is dead.
-pub(super) const BLOCKED: &str = "blocked";
+const BLOCKED: &str = "blocked";
 
 impl SessionStatus {
     pub(super) fn new(
@@ -49,14 +49,12 @@ impl SessionStatus {
         now: Instant,
     ) -> Self {
         let data_path = telemetry.data_path();
+        let blocked = telemetry.blocked_since().filter(|_| session.state == SessionState::Up);
         Self {
-            state: match session.state {
-                SessionState::Up if data_path.is_dead() => BLOCKED.to_owned(),
-                state => state.name().to_owned(),
-            },
+            state: blocked.map_or_else(|| session.state.name().to_owned(), |_| BLOCKED.to_owned()),
             to_peer: data_path.to_peer.name().to_owned(),
             from_peer: data_path.from_peer.name().to_owned(),
-            since: now.saturating_duration_since(session.since).as_secs_f64(),
+            since: now.saturating_duration_since(blocked.unwrap_or(session.since)).as_secs_f64(),
             established: snapshot.sessions_established,
             resumed: snapshot.sessions_resumed,
             waiting: snapshot.flows_waiting,
@@ -70,7 +68,12 @@ impl SessionStatus {
         self.state == SessionState::Up.name()
     }
 
-    pub(super) fn write(&self, bulk_port: u16, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Returns true if control is up, and nothing crosses.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.state == BLOCKED
+    }
+
+    pub(super) fn write(&self, bulk_port: u16, has_way: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "session  {} for {}, {} set up", self.state, human::span(self.since), self.established)?;
         match self.rtt {
             Some(rtt) => writeln!(f, ", RTT {}", human::seconds(rtt))?,
@@ -83,7 +86,8 @@ impl SessionStatus {
                 self.resumed, self.waiting
             )?;
         }
-        if self.state == BLOCKED {
+        // Without a way to begin with, a line of its own says so.
+        if self.is_blocked() && has_way {
             writeln!(
                 f,
                 "         no data crosses: to the peer {}, from the peer {}; is UDP port {bulk_port} open both ways?",

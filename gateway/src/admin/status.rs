@@ -17,7 +17,7 @@ use super::choice::ChoiceStatus;
 use super::lanes::LaneStatus;
 use super::mistakes::LanMistakes;
 use super::mtu::MtuStatus;
-use super::session::{BLOCKED, SessionStatus};
+use super::session::SessionStatus;
 use super::spread::Spread;
 use super::surroundings::Surroundings;
 use super::units::{scheme_name, seconds, share};
@@ -47,7 +47,7 @@ pub struct Status {
     /// How the sides of the gateway stand.
     #[serde(flatten)]
     pub surroundings: Surroundings,
-    /// The path to the peer; absent until the peer has reported on it.
+    /// The path to the peer; absent until the peer has reported on it, and while nothing crosses.
     #[serde(default)]
     pub path: Option<PathStatus>,
     /// How long packets between the gateways are; absent without a session.
@@ -155,7 +155,8 @@ pub struct PolicyStatus {
     pub refused: u64,
 }
 
-/// Rates per second. Those of the link are absent without a session.
+/// Rates per second. Those of the link are absent without a session; if it is blocked, so are those
+/// of what is received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Rates {
     /// From local hosts, bit/s of IP packets.
@@ -269,7 +270,7 @@ impl Status {
 
     /// Returns true if control is up, and the data path is not.
     pub fn is_blocked(&self) -> bool {
-        self.session.state == BLOCKED
+        self.session.is_blocked()
     }
 
     pub(super) fn new(
@@ -281,6 +282,7 @@ impl Status {
         now: Instant,
     ) -> Self {
         let (snapshot, session) = (telemetry.snapshot(now), telemetry.session_info());
+        let crosses = snapshot.session_up > 0;
         let PolicyInfo { generation, loaded, refused } = telemetry.policy_info();
         let loaded = OffsetDateTime::from(loaded).replace_nanosecond(0).map(|time| time.format(&Rfc3339));
         let numbers = cells.order().iter().filter_map(|cell| snapshot.classes.get(*cell));
@@ -295,10 +297,14 @@ impl Status {
             uptime: seconds(snapshot.uptime_micros),
             session: SessionStatus::new(telemetry, &snapshot, &session, now),
             surroundings: Surroundings::new(telemetry, now),
-            path: PathStatus::new(&snapshot).filter(|_| session.connected),
+            path: PathStatus::new(&snapshot).filter(|_| crosses),
             mtu: MtuStatus::new(&snapshot),
-            lanes: LaneStatus::all(&snapshot),
-            rates: if session.connected { rates } else { rates.without_peer() },
+            lanes: LaneStatus::all(&snapshot, crosses),
+            rates: match session.connected {
+                true if crosses => rates,
+                true => rates.without_received(),
+                false => rates.without_peer(),
+            },
             flows: Flows {
                 near: side(&snapshot.flows, NEAR),
                 far: side(&snapshot.flows, FAR),
@@ -407,6 +413,11 @@ impl Rates {
         }
     }
 
+    /// The same for a link that nothing comes by.
+    fn without_received(self) -> Self {
+        Self { wan_received_bits: None, wan_received_packets: None, decoded: None, ..self }
+    }
+
     /// The same without those of the link.
     fn without_peer(self) -> Self {
         let Self { lan_received_bits, lan_sent_bits, lan_received_packets, lan_sent_packets, .. } = self;
@@ -424,7 +435,8 @@ impl fmt::Display for Status {
         writeln!(f, "longhaul {}, site {}, up for {}", self.version, self.site, human::span(self.uptime))?;
         let rate = Rate::from_bits_per_second(self.link_rate);
         writeln!(f, "peer     {} at {}, link provisioned for {rate}", self.peer, self.peer_address)?;
-        self.session.write(self.peer_address.port().saturating_add(1), f)?;
+        let has_way = !self.surroundings.wan.is_down();
+        self.session.write(self.peer_address.port().saturating_add(1), has_way, f)?;
         self.surroundings.write(f)?;
         if let Some(path) = &self.path {
             path.write(f)?;

@@ -278,6 +278,51 @@ fn a_lan_that_hosts_cannot_use_shows_everywhere() {
     }
 }
 
+/// The figures of before say nothing of a link that nothing crosses.
+#[test]
+fn a_blocked_session_shows_since_when_and_no_figures_of_before() {
+    let start = Instant::now();
+    let at = |second: u64| start + Duration::from_secs(second);
+    for has_address in [true, false] {
+        let (admin, telemetry) = admin(start);
+        telemetry.session(SessionState::Up, None, start);
+        let mut snapshot = Snapshot::default();
+        counted(&mut snapshot);
+        let plane = telemetry.plane();
+        for second in 0..60 {
+            snapshot.wan_sent_packets += 4;
+            snapshot.wan_opened[0] += if second <= 40 { 4 } else { 0 };
+            snapshot.path_age_micros = if second <= 40 { 20_000 } else { (second - 40) * 1_000_000 };
+            plane.store(&snapshot);
+            admin.tick(at(second));
+            let why = (second > 50 && !has_address).then(|| "no way from 10.9.0.1".to_owned());
+            telemetry.judge_wan(why, at(second));
+            if has_address || second <= 41 {
+                telemetry.judge_data_path(at(second));
+            }
+            if second == 20 {
+                let status = admin.status(at(20));
+                assert!(status.is_up() && status.path.is_some() && status.lanes[0].drop.is_some());
+            }
+        }
+        let status = admin.status(at(60));
+        let since = if has_address { 20 } else { 9 };
+        assert!(status.is_blocked() && !status.is_up(), "{status}");
+        assert_eq!(status.session.since.round() as u64, since);
+        assert_eq!((status.session.rtt, &status.path, status.lanes[0].drop), (None, &None, None));
+        assert_eq!((status.rates.wan_received_bits, status.rates.decoded), (None, None));
+        assert!(status.rates.wan_sent_bits.is_some());
+        let shown = status.to_string();
+        let first = format!("session  blocked for {since}.0 s, ");
+        assert!(shown.contains(&first) && !shown.contains(" drop ") && !shown.contains("in use"), "{shown}");
+        assert_eq!(shown.contains("is UDP port 14792 open"), has_address, "{shown}");
+        assert_eq!(shown.contains("wan      down for 9.0 s: no way from"), !has_address, "{shown}");
+        let metrics = admin.metrics(at(60));
+        assert!(metrics.contains("longhaul_session_up{site=\"a\",peer=\"b\"} 0"), "{metrics}");
+        assert!(!metrics.contains("\nlonghaul_path_drop_ratio{"), "{metrics}");
+    }
+}
+
 /// Flows as a data-plane thread shows them: one that is held back, and an idle one.
 fn show_flows(telemetry: &Telemetry) {
     let flow = |number: u8, class, state| FlowReport {

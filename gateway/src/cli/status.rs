@@ -53,7 +53,9 @@ fn judged(status: &admin::Status) -> Outcome {
     match () {
         () if status.is_up() => Ok(()),
         () if status.is_blocked() => {
-            Err(Failure { code: BLOCKED, text: "longhaul: control is up, and no data crosses".to_owned() })
+            let why = status.surroundings.wan.trouble().map(|why| format!("; the WAN is {why}"));
+            let text = format!("longhaul: control is up, and no data crosses{}", why.unwrap_or_default());
+            Err(Failure { code: BLOCKED, text: printable_block(&text).trim_end().to_owned() })
         }
         () if status.session.is_up() => {
             let text = format!("longhaul: hosts cannot use the LAN: {}", lan.unwrap_or_default());

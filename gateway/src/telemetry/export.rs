@@ -47,7 +47,8 @@ enum Basis {
     Measured,
 }
 
-/// Tells which gauges have no value now: with no session, rates and ratios are unknown and not 0.
+/// Tells which gauges have no value now: while nothing crosses, rates and ratios are unknown and
+/// not 0.
 struct Absent {
     path: bool,
     lanes: [bool; config::Wan::MOST_LANES as usize],
@@ -55,10 +56,10 @@ struct Absent {
 
 impl Absent {
     fn of(snapshot: &Snapshot) -> Self {
-        let is_connected = snapshot.session_up > 0 || snapshot.data_path.iter().any(|way| *way > 0);
+        let crosses = snapshot.session_up > 0;
         Self {
-            path: !is_connected || snapshot.path_age_micros == 0,
-            lanes: snapshot.lane_state.map(|state| !is_connected || state == 0),
+            path: !crosses || snapshot.path_age_micros == 0,
+            lanes: snapshot.lane_state.map(|state| !crosses || state == 0),
         }
     }
 

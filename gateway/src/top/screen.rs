@@ -113,6 +113,7 @@ fn link(status: &Status) -> Vec<Line<'static>> {
             Some(bits) => {
                 format!("{} {} of {}", bar(ratio(bits, rate)), human::rate(bits), human::rate(rate))
             }
+            None if status.session.is_blocked() => format!("{} nothing crosses", bar(0.0)),
             None => format!("{} no session", bar(0.0)),
         };
         lines.push(named(name, text));

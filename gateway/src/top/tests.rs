@@ -84,7 +84,14 @@ fn choice() -> ChoiceStatus {
 }
 
 fn status() -> Status {
-    let lane = |lane, state, drop| LaneStatus { lane, state, share: 0.5, drop, rtt: 0.020_125, leaves: 0 };
+    let lane = |lane, state, drop| LaneStatus {
+        lane,
+        state,
+        share: 0.5,
+        drop: Some(drop),
+        rtt: Some(0.020_125),
+        leaves: 0,
+    };
     Status {
         version: "0.1.0".to_owned(),
         site: "a".to_owned(),

@@ -52,6 +52,7 @@ function share(part) {
   return percent.toFixed(places) + " %";
 }
 
+const known = (value, show) => (value === null || value === undefined ? "-" : show(value));
 const spread = (times) => (times ? `${time(times.median)} (${time(times.p99)})` : "-");
 
 function element(name, text, kind) {
@@ -77,14 +78,14 @@ function list(id, pairs) {
   at(id).replaceChildren(...pairs.flatMap(([name, value]) => [element("dt", name), element("dd", value)]));
 }
 
-function line(name, bits, most) {
+function line(name, bits, most, without) {
   const kept = rates[name];
   kept.push(bits ?? 0);
   if (kept.length > KEPT_RATES) kept.shift();
   const top = Math.max(most, ...kept, 1);
   const place = (value, index) => `${KEPT_RATES - kept.length + index},${23 - (value / top) * 22}`;
   document.querySelector(`#${name}-line polyline`).setAttribute("points", kept.map(place).join(" "));
-  at(name).textContent = bits === undefined ? "no session" : `${rate(bits)} of ${rate(most)}`;
+  at(name).textContent = bits === undefined ? without : `${rate(bits)} of ${rate(most)}`;
 }
 
 function showLink(status) {
@@ -97,10 +98,11 @@ function showLink(status) {
     ["Arrives", `${rate(path.delivered_bits)}, ${rate(path.delivered_peak_bits)} at most of late`],
     ["MTU", status.mtu ? `${status.mtu.to_peer} B` : "unknown"],
   ] : [["Path", "nothing is known of it"]]);
-  line("sent", status.rates.wan_sent_bits, status.link_rate);
-  line("received", status.rates.wan_received_bits, status.link_rate);
+  const without = status.session.state === "blocked" ? "nothing crosses" : "no session";
+  line("sent", status.rates.wan_sent_bits, status.link_rate, without);
+  line("received", status.rates.wan_received_bits, status.link_rate, without);
   table("lanes", ["lane", "state", "share", "loss", "RTT", "left"], status.lanes.map((lane) =>
-    [lane.lane, lane.state.replace("_", " "), share(lane.share), share(lane.drop), time(lane.rtt), lane.leaves]));
+    [lane.lane, lane.state.replace("_", " "), share(lane.share), known(lane.drop, share), known(lane.rtt, time), lane.leaves]));
 }
 
 function showPressure(status) {
@@ -163,8 +165,11 @@ function showState(status) {
     return link;
   }) : [];
   at("peers").replaceChildren(...links.flatMap((link) => [link, " "]));
+  const bulk = Number(status.peer_address.split(":").pop()) + 1;
+  const hint = session.state === "blocked" && status.wan.state !== "down"
+    ? `; no data crosses: to the peer ${session.to_peer}, from the peer ${session.from_peer}; is UDP port ${bulk} open both ways?` : "";
   const error = session.last_error ? `; last error: ${session.last_error}` : "";
-  const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${error}`;
+  const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${hint}${error}`;
   const why = troubles.map(([name, side]) => element("span", `; ${name} down for ${span(side.down_for)}: ${side.why}`, "down"));
   at("state").replaceChildren(element("span", state, isUp ? "up" : "down"), rest, ...why);
 }
