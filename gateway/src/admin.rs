@@ -82,7 +82,7 @@ pub use mtu::{MtuState, MtuStatus};
 pub use session::SessionStatus;
 pub use spread::Spread;
 pub use status::{BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, Status};
-pub use surroundings::{SideStatus, Surroundings};
+pub use surroundings::{CertificateStatus, SideStatus, Surroundings};
 
 /// The queries that there are.
 const QUERIES: &str = "only ?peer=NAME; for /events and /trace, from=NUMBER; for /doctor, host=IP; for /flows, \

@@ -95,6 +95,16 @@ pub enum Validity {
 impl Validity {
     /// Each of them.
     pub const ALL: [Self; 4] = [Self::Own, Self::Peer, Self::Authority, Self::Admin];
+
+    /// As /status spells it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Peer => "peer",
+            Self::Authority => "authority",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 /// Values that the files fix for as long as the gateway runs.

@@ -4,10 +4,13 @@ use std::fmt;
 use std::time::Instant;
 
 use reliability::human;
+use rustls_pki_types::UnixTime;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use session::identity::Date;
 
-use crate::telemetry::{Standing, Telemetry};
+use crate::renewal::SOON;
+use crate::telemetry::{Standing, Telemetry, Validity};
 
 /// How the sides of the gateway stand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,6 +21,43 @@ pub struct Surroundings {
     /// The own address on the WAN, and the route to the peer.
     #[serde(default)]
     pub wan: SideStatus,
+    /// Ends of the certificates that are known.
+    #[serde(default)]
+    pub certificates: Vec<CertificateStatus>,
+}
+
+/// When a certificate expires.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CertificateStatus {
+    /// "own", "peer", "authority" or "admin"; each with those above it in its file.
+    pub of: String,
+    /// RFC 3339, UTC.
+    pub expires: String,
+    /// True if that is past, by the gateway's clock.
+    pub is_expired: bool,
+    /// True if it is past, or comes within thirty days.
+    pub is_due: bool,
+}
+
+impl CertificateStatus {
+    fn all(telemetry: &Telemetry, now: UnixTime) -> Vec<Self> {
+        let known = Validity::ALL.into_iter().filter_map(|whose| Some((whose, telemetry.expiry(whose)?)));
+        let show = |(whose, until): (Validity, UnixTime)| Self {
+            of: whose.name().to_owned(),
+            expires: Date(until).to_string(),
+            is_expired: until <= now,
+            is_due: until.as_secs() < now.as_secs().saturating_add(SOON.as_secs()),
+        };
+        known.map(show).collect()
+    }
+
+    /// Returns the end in a few words.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { of, expires, is_expired, .. } = self;
+        let verb = if *is_expired { "EXPIRED" } else { "expires" };
+        format!("{of} {verb} {expires}")
+    }
 }
 
 /// How one side stands.
@@ -75,6 +115,7 @@ impl Surroundings {
         Self {
             lan: SideStatus::new(&telemetry.lan(), telemetry.lan_interface(), now),
             wan: SideStatus::new(&telemetry.wan(), None, now),
+            certificates: CertificateStatus::all(telemetry, UnixTime::now()),
         }
     }
 
@@ -84,6 +125,7 @@ impl Surroundings {
                 writeln!(f, "{name:<9}{trouble}")?;
             }
         }
-        Ok(())
+        let each: Vec<String> = self.certificates.iter().map(CertificateStatus::text).collect();
+        if each.is_empty() { Ok(()) } else { writeln!(f, "certs    {}", each.join("; ")) }
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use roce::wire::Qpn;
+use rustls_pki_types::UnixTime;
 use splice::{FlowReport, FlowSide, FlowState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -12,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::lan::usable::{Family, Fault};
 use crate::requests::{Answer, Reloads};
-use crate::telemetry::{SessionState, ShownFlows};
+use crate::telemetry::{SessionState, ShownFlows, Validity};
 
 const POLICY: &str = "[[class]]\nname = \"bulk\"\nmatch = { dscp = [8] }\nscheme = \"mds\"\nk = 32\nm = 8\n[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
 
@@ -321,6 +322,22 @@ fn a_blocked_session_shows_since_when_and_no_figures_of_before() {
         assert!(metrics.contains("longhaul_session_up{site=\"a\",peer=\"b\"} 0"), "{metrics}");
         assert!(!metrics.contains("\nlonghaul_path_drop_ratio{"), "{metrics}");
     }
+}
+
+#[test]
+fn status_says_when_certificates_expire() {
+    let start = Instant::now();
+    let (admin, telemetry) = admin(start);
+    assert!(!admin.status(start).to_string().contains("certs"));
+    let at = |seconds| Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
+    telemetry.set_expiry(Validity::Own, at(86_400));
+    telemetry.set_expiry(Validity::Peer, at(100 * 365 * 86_400));
+    let status = admin.status(start);
+    let told = "certs    own EXPIRED 1970-01-02T00:00:00Z; peer expires 2069-12-07T00:00:00Z\n";
+    assert!(status.to_string().contains(told), "{status}");
+    let json = serde_json::to_value(&status).unwrap();
+    assert_eq!(json["certificates"][0]["is_expired"], true, "{json}");
+    assert_eq!(json["certificates"][1]["is_due"], false, "{json}");
 }
 
 /// Flows as a data-plane thread shows them: one that is held back, and an idle one.

@@ -97,10 +97,10 @@ pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
 pub(super) fn load(gateway: &Gateway) -> Result<Identity, String> {
     let files = &gateway.identity;
     let (site, peer) = (&gateway.site.name, &gateway.peer.name);
-    Identity::load(&files.certificate, &files.key, &files.authority)
-        .and_then(|identity| {
-            identity.verify(site, role(site, peer), UnixTime::now())?;
-            Ok(identity)
-        })
-        .map_err(|error| told(&error))
+    let identity = Identity::load(&files.certificate, &files.key, &files.authority);
+    let identity = identity.map_err(|error| told(&error))?;
+    // What is wrong with the certificate by itself does not name its file.
+    let wrong = |error| format!("{}: {}", files.certificate.display(), told(&error));
+    identity.verify(site, role(site, peer), UnixTime::now()).map_err(wrong)?;
+    Ok(identity)
 }

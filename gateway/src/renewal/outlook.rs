@@ -13,7 +13,7 @@ use crate::telemetry::{Telemetry, Validity};
 /// Between two warnings of one certificate.
 const AGAIN: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Warns of what expires within thirty days, once a day for each certificate.
+/// Warns of what expires within thirty days, once a day for each certificate, and when it expires.
 #[derive(Debug, Default)]
 pub struct Outlook {
     /// The end that was warned of last, and when, for each [`Validity`].
@@ -48,9 +48,11 @@ impl Outlook {
                 *told = None;
                 continue;
             }
-            let is_news =
-                told.is_none_or(|(end, at)| end != until || now.as_secs() >= at.as_secs() + AGAIN.as_secs());
-            if is_news {
+            let is_due = |(end, at): (UnixTime, UnixTime)| {
+                let has_just_expired = at < until && until <= now;
+                end != until || has_just_expired || now.as_secs() >= at.as_secs() + AGAIN.as_secs()
+            };
+            if told.is_none_or(is_due) {
                 *told = Some((until, now));
                 due.push(text(whose, gateway, until, now));
             }
@@ -112,12 +114,19 @@ mod tests {
         );
         assert!(due(end - 29 * DAY).is_empty(), "not within a day");
         assert_eq!(due(end - 29 * DAY + 1).len(), 1);
-        let both = due(end + 1);
+        assert_eq!(due(end - 1).len(), 2);
+        let expired = due(end);
         assert!(
-            both.len() == 2 && both[0].contains(" expired at ") && both[1].contains("of the peer"),
-            "{both:?}"
+            expired.len() == 1 && expired[0].contains(" expired at ") && expired[0].contains("of this site"),
+            "{expired:?}"
         );
+        assert!(due(end + 1).is_empty(), "it was told of at that moment");
         telemetry.set_expiry(Validity::Own, Some(at(end + 400 * DAY)));
         assert_eq!(due(end + 2 * DAY).len(), 1, "renewed");
+        let peer = due(end + 5 * DAY);
+        assert!(
+            peer.len() == 1 && peer[0].contains("of the peer") && peer[0].contains(" expired "),
+            "{peer:?}"
+        );
     }
 }

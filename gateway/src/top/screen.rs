@@ -8,7 +8,7 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use reliability::human;
 
 use super::View;
-use crate::admin::{ChoiceStatus, ClassStatus, Flow, LaneStatus, Status, Surroundings};
+use crate::admin::{CertificateStatus, ChoiceStatus, ClassStatus, Flow, LaneStatus, Status, Surroundings};
 use crate::logs::printable;
 
 /// Cells of a bar.
@@ -90,11 +90,13 @@ fn session(status: &Status) -> Line<'static> {
     line
 }
 
-/// A line for each side of the gateway that is down.
+/// A line for each side of the gateway that is down, and for certificates that want renewal.
 fn sides(status: &Status) -> impl Iterator<Item = Line<'static>> {
-    let Surroundings { lan, wan } = &status.surroundings;
-    let sides = [("lan", lan.trouble()), ("wan", wan.trouble())];
-    sides.into_iter().filter_map(|(name, trouble)| {
+    let Surroundings { lan, wan, certificates } = &status.surroundings;
+    let due: Vec<_> = certificates.iter().filter(|each| each.is_due).map(CertificateStatus::text).collect();
+    let due = (!due.is_empty()).then(|| due.join("; "));
+    let troubles = [("lan", lan.trouble()), ("wan", wan.trouble()), ("certs", due)];
+    troubles.into_iter().filter_map(|(name, trouble)| {
         trouble.map(|trouble| named(name, Span::styled(printable(&trouble), BAD)))
     })
 }

@@ -171,6 +171,8 @@ function showState(status) {
   const error = session.last_error ? `; last error: ${session.last_error}` : "";
   const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${hint}${error}`;
   const why = troubles.map(([name, side]) => element("span", `; ${name} down for ${span(side.down_for)}: ${side.why}`, "down"));
+  at("certificates").replaceChildren(...(status.certificates ?? []).map((each) =>
+    element("span", `Certificate ${each.of} ${each.is_expired ? "EXPIRED" : "expires"} ${each.expires.slice(0, 10)}. `, each.is_due ? "down" : "")));
   at("state").replaceChildren(element("span", state, isUp ? "up" : "down"), rest, ...why);
 }
 
