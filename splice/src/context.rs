@@ -90,7 +90,7 @@ impl Context<'_> {
     ///
     /// [`Gateway::take_failures`]: crate::Gateway::take_failures
     pub(crate) fn fail(&mut self, failure: FlowFailure) {
-        self.stats.fail(failure.reason);
+        self.stats.fail(failure.cause);
         self.failures.push(failure);
     }
 

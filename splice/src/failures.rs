@@ -22,11 +22,39 @@ pub struct FlowFailure {
     /// The target's queue pair.
     pub target_qpn: Qpn,
     /// Why it failed.
-    pub reason: Reason,
+    pub cause: Cause,
     /// Which end gave it up.
     pub by: By,
     /// The class of the last message that this half sent to the peer, by its place in the policy.
     pub class: usize,
+}
+
+/// Why a flow ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A gateway gave it up.
+    Given(Reason),
+    /// Its session ended, and no other went on with it.
+    Session,
+    /// Its target's side answered with a fatal NAK, which its requester gets.
+    Nak,
+}
+
+impl Cause {
+    /// Returns its name, as metrics have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Given(reason) => reason.name(),
+            Self::Session => "session",
+            Self::Nak => "nak",
+        }
+    }
+}
+
+impl From<Reason> for Cause {
+    fn from(reason: Reason) -> Self {
+        Self::Given(reason)
+    }
 }
 
 /// The gateway that gave a flow up.
@@ -44,10 +72,10 @@ impl FlowFailure {
         side: FlowSide,
         key: &FlowKey,
         requester_qpn: Option<Qpn>,
-        (reason, by): (Reason, By),
+        (cause, by): (Cause, By),
         class: usize,
     ) -> Self {
         let FlowKey { requester, target, target_qpn } = *key;
-        Self { side, requester, requester_qpn, target, target_qpn, reason, by, class }
+        Self { side, requester, requester_qpn, target, target_qpn, cause, by, class }
     }
 }

@@ -38,7 +38,7 @@ mod stats;
 mod timers;
 mod uc_admission;
 
-pub use failures::{By, FlowFailure};
+pub use failures::{By, Cause, FlowFailure};
 pub use flow_report::{FlowReport, FlowState};
 pub use gateway::Gateway;
 pub use near_side::Patience;

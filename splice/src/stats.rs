@@ -2,6 +2,7 @@
 
 use roce::flow::{FarStats, NearStats};
 
+use crate::failures::Cause;
 use crate::record::Reason;
 
 /// Why a packet from the LAN went no further.
@@ -162,7 +163,8 @@ pub struct Stats {
     /// Near flows that had failed and were forgotten early, since as many were there as there may
     /// be.
     pub evicted: u64,
-    /// Flows ended in an error that the programs see, by [`Reason`] (index: its number; 0 stays 0).
+    /// Flows ended in an error that the programs see, by [`Reason`] (index: its number). At 0: near
+    /// flows that ended by a fatal NAK from the target's side.
     pub failed: [u64; Reason::ALL.len() + 1],
     /// Flows ended because their session ended.
     pub session_failed: u64,
@@ -213,8 +215,16 @@ impl Stats {
         }
     }
 
-    pub(crate) fn fail(&mut self, why: Reason) {
-        if let Some(count) = self.failed.get_mut(why as usize) {
+    pub(crate) fn fail(&mut self, why: Cause) {
+        let index = match why {
+            Cause::Session => {
+                self.session_failed += 1;
+                return;
+            }
+            Cause::Nak => 0,
+            Cause::Given(reason) => reason as usize,
+        };
+        if let Some(count) = self.failed.get_mut(index) {
             *count += 1;
         }
     }

@@ -104,6 +104,10 @@ impl Observer for Publisher {
         let way = core.way(now);
         snapshot.set_way(way.as_ref());
         core.paths(now).for_each(|lane| snapshot.set_lane(self.first_lane, &lane));
+        // Whoever sees the count finds the flows themselves.
+        let policy = Arc::clone(core.policy());
+        let missed = core.take_failures(&mut |failure| self.failures.send((failure, Arc::clone(&policy))));
+        self.failures.miss(missed);
         self.plane.store(&snapshot);
         self.sightings.send_replace(PathSnapshot::of(core, session, way, Arc::clone(&self.cells)));
         if self.part.thread == 0 {
@@ -113,9 +117,6 @@ impl Observer for Publisher {
             core.drain_runs(&mut |_| {});
         }
         self.shown.renew(core, now);
-        let policy = Arc::clone(core.policy());
-        let missed = core.take_failures(&mut |failure| self.failures.send((failure, Arc::clone(&policy))));
-        self.failures.miss(missed);
         let openings = &self.openings;
         let missed =
             core.take_openings(&mut |opening| openings.send(Opened::Flow(opening)), &mut |between| {

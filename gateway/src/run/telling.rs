@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use roce::ip::Reject;
 use roce::wire::Qpn;
 use session::control::{Impostor, Refusal};
-use splice::{By, FlowFailure, FlowOpening, FlowSide, LanDrop};
+use splice::{By, Cause, FlowFailure, FlowOpening, FlowSide, LanDrop};
 use tracing::{info, warn};
 
 use crate::events::EventKind;
@@ -26,6 +26,9 @@ const ATTEMPTS: Duration = Duration::from_secs(60);
 /// Flows told of each time, if many fail.
 const FAILURES: usize = 10;
 
+/// Flows named of those that end with their session: what an event has room for.
+const NAMED: usize = 6;
+
 /// Remembers what was told last.
 pub(super) struct Telling {
     /// Where packets to the peer leave from, and go to.
@@ -35,6 +38,7 @@ pub(super) struct Telling {
     /// When an attempt that looks like a thief's was last told.
     impostor: Option<Instant>,
     openings: Openings,
+    ended: Ended,
     /// The peer, in the log of a gateway that has several.
     about: String,
     /// The LAN is told of with one of them.
@@ -51,6 +55,7 @@ impl Telling {
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
             impostor: None,
             openings: Openings::default(),
+            ended: Ended::default(),
             about: String::new(),
             tells_lan: true,
         }
@@ -68,7 +73,7 @@ impl Telling {
         self.wan(telemetry, now);
         self.lan(telemetry, now);
         self.impostors(telemetry, now);
-        self.failures(telemetry);
+        self.failures(telemetry, now);
         self.openings(telemetry, now);
         let snapshot = telemetry.snapshot(now);
         if let Some(change) = self.pressure.observe(held_back(&snapshot), now) {
@@ -84,16 +89,34 @@ impl Telling {
         }
     }
 
-    /// Tells of the first flows that failed, and how many others did at the same time.
-    fn failures(&self, telemetry: &Telemetry) {
+    /// Tells of the first flows that failed, and how many others did at the same time. Those that
+    /// ended with their session are told of together.
+    fn failures(&mut self, telemetry: &Telemetry, now: Instant) {
+        let about = &self.about;
         let tell = |text: &str, class: Option<&str>| {
             telemetry.events().push_of(EventKind::FlowFailed, class, text);
-            warn!("{}flow failed: {text}", self.about);
+            warn!("{about}flow failed: {text}");
         };
-        let others = telemetry.failures().take(FAILURES, |(failure, policy)| {
-            let class = policy.classes().get(failure.class);
-            tell(&describe(&failure), class.map(|class| class.name.as_str()));
+        // Before the flows are taken, so that none is counted that is not among them yet.
+        let counted = telemetry.snapshot(now).flows_failed.first().copied().unwrap_or(0);
+        let (mut told, mut others) = (0, 0);
+        let ended = &mut self.ended;
+        others += telemetry.failures().take(WAITING, |(failure, policy)| {
+            if failure.cause == Cause::Session {
+                ended.name(&failure);
+            } else if told < FAILURES {
+                told += 1;
+                let class = policy.classes().get(failure.class);
+                tell(&describe(&failure), class.map(|class| class.name.as_str()));
+            } else {
+                others += 1;
+            }
         });
+        if let Some((text, unnamed)) = ended.take(counted) {
+            others = others.saturating_sub(unnamed);
+            telemetry.events().push(EventKind::FlowFailed, &text);
+            warn!("{about}flows failed: {text}");
+        }
         if others > 0 {
             tell(&format!("{others} more at the same time"), None);
         }
@@ -203,6 +226,47 @@ fn way_to(listen: SocketAddr, peer: SocketAddr) -> std::io::Result<()> {
     UdpSocket::bind(local)?.connect(peer)
 }
 
+/// Flows that ended with their session, and were not told of yet. Bound: as many as are named.
+#[derive(Debug, Default)]
+struct Ended {
+    /// Those told of, as the metric counts them.
+    told: u64,
+    /// Those that there is news of.
+    seen: u64,
+    named: Vec<String>,
+}
+
+impl Ended {
+    fn name(&mut self, failure: &FlowFailure) {
+        self.seen += 1;
+        if self.named.len() < NAMED {
+            let FlowFailure { requester, requester_qpn, target, target_qpn, .. } = *failure;
+            self.named.push(ends((requester, requester_qpn), (target, target_qpn)));
+        }
+    }
+
+    /// Returns what is to be told, and how many of these flows there was no news of, if as many
+    /// have ended by now.
+    fn take(&mut self, counted: u64) -> Option<(String, u64)> {
+        let ended = counted.saturating_sub(self.told);
+        if ended == 0 {
+            return None;
+        }
+        self.told = counted;
+        let (named, seen) = (std::mem::take(&mut self.named), std::mem::take(&mut self.seen));
+        // Those of the process whose place this one took are told of already.
+        if seen == 0 {
+            return None;
+        }
+        let more = match ended.saturating_sub(named.len() as u64) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let text = format!("{ended} ended with their session: {}{more}", named.join(", "));
+        Some((text, ended.saturating_sub(seen)))
+    }
+}
+
 /// Names both ends of a flow that has begun.
 fn beginning(opening: &FlowOpening) -> String {
     let FlowOpening { requester, requester_qpn, target, target_qpn, .. } = *opening;
@@ -232,7 +296,7 @@ fn describe(failure: &FlowFailure) -> String {
         By::Peer => "the peer",
     };
     let ends = ends((requester, requester_qpn), (target, target_qpn));
-    format!("{ends}: {} (the {end} is here, {by} gave it up)", failure.reason.name())
+    format!("{ends}: {} (the {end} is here, {by} gave it up)", failure.cause.name())
 }
 
 /// Says once for each change how the data path stands.
@@ -436,7 +500,7 @@ mod tests {
             requester_qpn: Some(Qpn::new(0x11)),
             target: [10, 0, 1, 1].into(),
             target_qpn: Qpn::new(target_qpn),
-            reason: Reason::TargetDead,
+            cause: Reason::TargetDead.into(),
             by: By::Peer,
             class: 0,
         };
@@ -453,6 +517,47 @@ mod tests {
         assert_eq!(events[0].text, told);
         assert_eq!(events.len(), 1 + FAILURES + 1);
         assert_eq!(events.last().map(|event| event.text.as_str()), Some("997 more at the same time"));
+    }
+
+    #[test]
+    fn flows_that_end_with_their_session_are_one_event_with_some_named() {
+        let (start, telemetry, mut telling) = silent();
+        let (sender, plane) = (telemetry.failures().sender(), telemetry.plane());
+        let failure = |cause, target_qpn| FlowFailure {
+            side: FlowSide::Far,
+            requester: [10, 0, 0, 1].into(),
+            requester_qpn: Some(Qpn::new(0x11)),
+            target: [10, 0, 1, 1].into(),
+            target_qpn: Qpn::new(target_qpn),
+            cause,
+            by: By::Us,
+            class: 0,
+        };
+        let ended = |counted| {
+            let mut snapshot = Snapshot::default();
+            snapshot.flows_failed[0] = counted;
+            plane.store(&snapshot);
+        };
+        // Four, of which the news comes a little before the count.
+        (0x21..0x25).for_each(|number| sender.send((failure(Cause::Session, number), policy())));
+        telling.look(&telemetry, start);
+        ended(4);
+        telling.look(&telemetry, start);
+        telling.look(&telemetry, start);
+        // A thousand, of which some get no place in the queue, and one that fails by itself.
+        sender.send((failure(Cause::Nak, 0x99), policy()));
+        (0..200).for_each(|number| sender.send((failure(Cause::Session, number), policy())));
+        sender.miss(800);
+        ended(1004);
+        telling.look(&telemetry, start);
+        let events = telemetry.events().since(0).events;
+        let texts: Vec<_> = events.iter().map(|event| event.text.as_str()).collect();
+        let [four, single, thousand] = &texts[..] else { panic!("{texts:?}") };
+        assert!(four.starts_with("4 ended with their session: 10.0.0.1 0x11 > 10.0.1.1 0x21, "), "{four}");
+        assert!(four.ends_with(" 0x24"), "{four}");
+        assert!(single.contains("0x99: nak"), "{single}");
+        assert!(thousand.starts_with("1000 ended with") && thousand.ends_with(" and 994 more"), "{thousand}");
+        assert!(events.iter().all(|event| event.kind == "flow_failed"));
     }
 
     fn opening(requester: u8, target_qpn: u32) -> Opened {
@@ -512,7 +617,7 @@ mod tests {
             requester_qpn: None,
             target: [10, 0, 1, 7].into(),
             target_qpn: Qpn::new(7),
-            reason: Reason::TargetDead,
+            cause: Reason::TargetDead.into(),
             by: By::Us,
             class: 0,
         };

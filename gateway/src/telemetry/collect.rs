@@ -62,10 +62,9 @@ impl Snapshot {
         self.flows_rnr_given_up = stats.rnr_given_up;
         self.flows_replaced = stats.replaced;
         self.flows_evicted = stats.evicted;
-        self.flows_failed = stats.failed;
-        if let Some(session) = self.flows_failed.first_mut() {
-            *session = stats.session_failed;
-        }
+        let [naks, reasons @ ..] = stats.failed;
+        let [session, given @ .., nak] = &mut self.flows_failed;
+        (*session, *given, *nak) = (stats.session_failed, reasons, naks);
         self.flows_silenced = stats.silenced;
         self.requests_refused = stats.doomed;
     }

@@ -7,8 +7,8 @@ use reliability::times::Times;
 use roce::ip::Reject;
 use session::Rejected;
 use session::control::Refusal;
-use splice::LanDrop;
 use splice::record::Reason;
+use splice::{Cause, LanDrop};
 
 use super::MAX_CLASSES;
 use super::times::TimesCells;
@@ -144,11 +144,12 @@ const LAN_DROPS: [&str; LanDrop::ALL.len()] = names!(LanDrop::ALL, name);
 const WAN_REJECTS: [&str; Rejected::ALL.len()] = names!(Rejected::ALL, label);
 const LOST_LINES: [&str; Lost::ALL.len()] = names!(Lost::ALL, label);
 /// Names by the number of a `splice::record::Reason`; 0 stands for flows that ended with their
-/// session.
-const FAILURES: [&str; Reason::ALL.len() + 1] = {
-    let mut names = ["session"; Reason::ALL.len() + 1];
-    let [_, reasons @ ..] = &mut names;
+/// session, and the last for those that a fatal NAK ended.
+const FAILURES: [&str; Reason::ALL.len() + 2] = {
+    let mut names = ["session"; Reason::ALL.len() + 2];
+    let [_, reasons @ .., nak] = &mut names;
     *reasons = names!(Reason::ALL, name);
+    *nak = Cause::Nak.name();
     names
 };
 const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal::ALL, label);

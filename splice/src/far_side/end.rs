@@ -9,6 +9,7 @@ use transport::Urgency;
 
 use super::{FarKey, FarSide};
 use crate::context::Context;
+use crate::failures::Cause;
 use crate::record::{FlowId, Head, Reason};
 use crate::stale_flows::StaleFlow;
 
@@ -78,7 +79,7 @@ impl FarSide {
             if let Some(remembered) = flow.remembered() {
                 ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
             }
-            ctx.stats.session_failed += 1;
+            ctx.fail(flow.failure(Cause::Session, ctx.classes));
             self.by_id.remove(&flow.id);
             self.abort(slot, ctx);
         }

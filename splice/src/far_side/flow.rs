@@ -16,7 +16,7 @@ use crate::back_pressure::Lists;
 use crate::classes::{Choice, Classes, traffic};
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
-use crate::failures::{By, FlowFailure};
+use crate::failures::{By, Cause, FlowFailure};
 use crate::flow_report::{FlowReport, FlowState};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
@@ -119,9 +119,9 @@ impl FarFlow {
     }
 
     /// The failure of this flow, which is given up here.
-    pub(super) fn failure(&self, reason: Reason, classes: &Classes) -> FlowFailure {
+    pub(super) fn failure(&self, why: impl Into<Cause>, classes: &Classes) -> FlowFailure {
         let (key, class) = (self.key(), self.last_class(classes));
-        FlowFailure::new(FlowSide::Far, &key, self.requester_qpn, (reason, By::Us), class)
+        FlowFailure::new(FlowSide::Far, &key, self.requester_qpn, (why.into(), By::Us), class)
     }
 
     /// The class of its last answer.

@@ -147,7 +147,7 @@ impl FarSide {
     ) {
         let key = FlowKey { requester: addressing.src, target: addressing.dst, target_qpn };
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
-        ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, (reason, By::Us), class));
+        ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, (reason.into(), By::Us), class));
         // Without room the requester's own retry brings the next request, and with it the next
         // refusal.
         let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);

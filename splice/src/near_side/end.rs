@@ -7,7 +7,7 @@ use transport::Urgency;
 
 use super::{NearKey, NearSide};
 use crate::context::Context;
-use crate::failures::By;
+use crate::failures::{By, Cause};
 use crate::record::{FlowId, Head, Reason};
 use crate::session_end::SessionEnd;
 use crate::stale_flows::StaleFlow;
@@ -73,7 +73,7 @@ impl NearSide {
                 ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
             }
             flow.expect(ctx);
-            ctx.stats.session_failed += 1;
+            ctx.fail(flow.failure((Cause::Session, By::Us), ctx.classes));
             flow.early.clear(&mut self.pages);
             self.by_id.remove(&flow.id);
         }

@@ -13,10 +13,10 @@ use crate::Settings;
 use crate::classes::{Classes, traffic};
 use crate::congestion::unmarked;
 use crate::context::Context;
-use crate::failures::{By, FlowFailure};
+use crate::failures::{By, Cause, FlowFailure};
 use crate::flow_report::{FlowReport, FlowState};
 use crate::piggybacked_acks::Connection;
-use crate::record::{Head, MAX_HEAD, Reason};
+use crate::record::{Head, MAX_HEAD};
 use crate::stale_flows::{FlowSide, StaleFlow};
 
 /// The least time in which a flow without progress is stuck: some packets that a stream sends again
@@ -29,8 +29,9 @@ impl NearFlow {
     }
 
     /// The failure of this flow.
-    pub(super) fn failure(&self, why: (Reason, By), classes: &Classes) -> FlowFailure {
-        FlowFailure::new(FlowSide::Near, &self.key(), self.requester_qpn, why, self.last_class(classes))
+    pub(super) fn failure(&self, (why, by): (impl Into<Cause>, By), classes: &Classes) -> FlowFailure {
+        let (key, class) = (self.key(), self.last_class(classes));
+        FlowFailure::new(FlowSide::Near, &key, self.requester_qpn, (why.into(), by), class)
     }
 
     /// The flow's requester is known, and can be told.

@@ -7,6 +7,7 @@ use roce::wire::{Aeth, BTH_LEN, Bth, Opcode, Packet, Qpn, Syndrome};
 
 use super::{Delivered, NearFlow, NearKey, NearSide};
 use crate::context::Context;
+use crate::failures::{By, Cause};
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
 use crate::short::Known;
@@ -126,7 +127,14 @@ impl NearSide {
         if syndrome == Some(Syndrome::TARGET_SILENT) && Self::refuse_doomed(flow, ctx) {
             return true;
         }
-        let Deliver::Emit(passed) = flow.near.handle_response(&packet, ctx.now) else { return true };
+        let had_failed = flow.near.is_failed();
+        let passed = flow.near.handle_response(&packet, ctx.now);
+        if flow.near.is_failed() && !had_failed {
+            let is_silent = syndrome == Some(Syndrome::TARGET_SILENT);
+            let cause = if is_silent { Reason::TargetDead.into() } else { Cause::Nak };
+            ctx.fail(flow.failure((cause, By::Peer), ctx.classes));
+        }
+        let Deliver::Emit(passed) = passed else { return true };
         let psn = packet.bth.psn;
         let window = flow.near.window();
         let delivered = flow.near.data(&packet).map(|data| Delivered { slot, psn, data, window });
