@@ -104,3 +104,26 @@ pub(super) fn load(gateway: &Gateway) -> Result<Identity, String> {
     identity.verify(site, role(site, peer), UnixTime::now()).map_err(wrong)?;
     Ok(identity)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::{Request, generate};
+
+    #[test]
+    fn a_certificate_that_is_refused_is_named_by_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let sites = ["a".to_owned(), "c".to_owned()];
+        generate(&Request { dir: folder.path(), sites: &sites, force: false }).unwrap();
+        let text = include_str!("../../../docs/examples/gateway-a.toml");
+        let mut gateway = Gateway::parse(Path::new("gateway.toml"), text).unwrap();
+        let of = |name: &str| folder.path().join(name);
+        let files = &mut gateway.identity;
+        (files.certificate, files.key, files.authority) = (of("a.crt"), of("a.key"), of("ca.crt"));
+        assert!(load(&gateway).is_ok());
+        gateway.identity.certificate = of("c.crt");
+        gateway.identity.key = of("c.key");
+        let why = load(&gateway).unwrap_err();
+        assert!(why.starts_with(&of("c.crt").display().to_string()), "{why}");
+    }
+}

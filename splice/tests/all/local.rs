@@ -7,7 +7,7 @@ use crate::sites::{STEP, Sites, write_request};
 use config::Policy;
 use roce::ip::Datagram;
 use roce::wire::{Bth, Opcode, Psn, Qpn};
-use splice::{LanDrop, SessionEnd, Settings};
+use splice::{Cause, LanDrop, SessionEnd, Settings};
 
 const TARGET: Qpn = Qpn::new(0x22);
 const REQUESTER: Qpn = Qpn::new(0x11);
@@ -123,6 +123,9 @@ fn a_class_refuses_as_it_says() {
         assert_eq!(world.heard().contains(&1), is_refused, "{key} {end:?}");
         let stats = world.sites.gateways[0].stats();
         assert_eq!((stats.session_failed, stats.silenced), (1, u64::from(!is_refused)), "{key} {end:?}");
+        let mut told = Vec::new();
+        world.sites.gateways[0].take_failures(&mut |failure| told.push(failure.cause));
+        assert_eq!(told, [Cause::Session], "{key} {end:?}");
     }
 }
 
