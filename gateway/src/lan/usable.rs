@@ -259,6 +259,7 @@ mod tests {
         ns.ip("link set v0 up");
         assert_eq!(look(&any), Some(Fault::NoCarrier));
         ns.ip("link set g0 up");
+        ns.settle("v0");
         let none = Some(Fault::NoAddress(Family::V4));
         assert_eq!((look(&any), look(&named)), (none, none));
         ns.ip("addr add 10.0.0.254/24 dev v0");

@@ -115,7 +115,7 @@ impl Telling {
         if let Some((text, unnamed)) = ended.take(counted) {
             others = others.saturating_sub(unnamed);
             telemetry.events().push(EventKind::FlowFailed, &text);
-            warn!("{about}flows failed: {text}");
+            warn!("{about}flow failed: {text}");
         }
         if others > 0 {
             tell(&format!("{others} more at the same time"), None);
