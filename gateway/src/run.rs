@@ -331,7 +331,6 @@ async fn set_up(
     let stopping = watch::Sender::new(Stop::No);
     let each = peers.into_iter().zip(controls).zip(workers);
     let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, &stopping);
-    let legacy = (legacy, lock);
     let (devices, interface) = (Devices::of(&gateway.lan.mode), Interface::of(&gateway.lan, &telemetries));
     Ok(Some(Running {
         threads,
@@ -345,7 +344,7 @@ async fn set_up(
         stopping,
         serving,
         listener,
-        legacy,
+        legacy: (legacy, lock),
     }))
 }
 
