@@ -300,11 +300,7 @@ impl Status {
             path: PathStatus::new(&snapshot).filter(|_| crosses),
             mtu: MtuStatus::new(&snapshot),
             lanes: LaneStatus::all(&snapshot, crosses),
-            rates: match session.connected {
-                true if crosses => rates,
-                true => rates.without_received(),
-                false => rates.without_peer(),
-            },
+            rates: rates.known(session.connected, crosses),
             flows: Flows {
                 near: side(&snapshot.flows, NEAR),
                 far: side(&snapshot.flows, FAR),
@@ -410,6 +406,15 @@ impl Rates {
             wan_received_packets: Some(rate(|s| s.wan_received_packets)),
             repairs: Some(over_classes(|c| c.sent_repairs)),
             decoded: Some(over_classes(|c| c.decoded)),
+        }
+    }
+
+    /// Leaves out what is not known of the link.
+    fn known(self, is_connected: bool, crosses: bool) -> Self {
+        match is_connected {
+            true if crosses => self,
+            true => self.without_received(),
+            false => self.without_peer(),
         }
     }
 
