@@ -415,7 +415,7 @@ fn reconnecting(seed: u64, rounds: usize, loss: f64) -> Crowd {
 }
 
 /// Without loss every such connection does its work. With 5 % of the packets lost on the LAN of one
-/// host as many do as over plain routing. No message end is told falsely.
+/// host as many do as over plain routing, but for chance. No message end is told falsely.
 #[test]
 fn connections_begun_anew_do_their_work() {
     if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
@@ -440,7 +440,10 @@ fn connections_begun_anew_do_their_work() {
             assert!(told == 0 || route == Route::Plain, "{told} ends told falsely");
             failed
         });
-        assert!(failed[0] <= failed[1], "{} % lost: {failed:?} failed", loss * 100.0);
+        // Each route draws losses of its own: equal shares differ by the root of their sum.
+        let [gateways, plain] = failed.map(|failed| failed as f64);
+        let by_chance = 1.5 * (gateways + plain).sqrt();
+        assert!(gateways <= plain + by_chance, "{} % lost: {failed:?} failed", loss * 100.0);
         assert!(loss > 0.0 || failed == [0; 2], "{failed:?} failed");
     }
 }
