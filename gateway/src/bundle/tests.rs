@@ -81,9 +81,10 @@ async fn an_archive_of_a_running_gateway_has_all_and_no_key() {
 
 #[tokio::test]
 async fn an_archive_is_made_without_a_gateway_and_without_its_file() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = Endpoint::from(listener.local_addr().unwrap());
-    drop(listener);
+    // A port that nobody else gets, and at which nobody listens.
+    let silent = tokio::net::TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::from(silent.local_addr().unwrap());
     let bundle = Bundle::collect(Some(Path::new("nowhere.toml")), &endpoint).await;
     let entries = written(&bundle);
     assert!(entries["longhaul/status.json"].contains("nothing answers"), "{entries:?}");

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 
 use super::*;
 use crate::admin::{
@@ -201,9 +201,10 @@ fn any_size_will_do_and_foreign_text_is_escaped() {
 
 #[tokio::test]
 async fn a_gateway_that_does_not_answer_leaves_what_was_known() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = Endpoint::from(listener.local_addr().unwrap());
-    drop(listener);
+    // A port that nobody else gets, and at which nobody listens.
+    let silent = TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let endpoint = Endpoint::from(silent.local_addr().unwrap());
     let mut view = view();
     view.ask(&endpoint).await;
     assert!(view.error.as_ref().unwrap().contains("nothing answers"), "{view:?}");

@@ -64,14 +64,14 @@ fn ports_that_another_program_has_are_told() {
 #[test]
 fn ports_are_looked_for() {
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let port = udp.local_addr().unwrap().port();
-    let listen = format!("127.0.0.1:{port}");
-    let gateway =
-        gateway(|text| text.replace("10.9.0.1:14791", &listen).replace("127.0.0.1:9464", "127.0.0.1:1"));
-    let held = machine::held(&gateway);
-    assert!(held.contains(&("wan.listen", gateway.wan.listen)), "{held:?}");
-    drop(udp);
-    assert!(!machine::held(&gateway).contains(&("wan.listen", gateway.wan.listen)));
+    let taken = udp.local_addr().unwrap().port();
+    for (port, is_held) in [(taken, true), (1, false)] {
+        let listen = format!("127.0.0.1:{port}");
+        let gateway =
+            gateway(|text| text.replace("10.9.0.1:14791", &listen).replace("127.0.0.1:9464", "127.0.0.1:1"));
+        let held = machine::held(&gateway);
+        assert_eq!(held.contains(&("wan.listen", gateway.wan.listen)), is_held, "{held:?}");
+    }
 }
 
 #[test]
