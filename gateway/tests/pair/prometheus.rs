@@ -131,8 +131,14 @@ fn selectors(expression: &str) -> Vec<String> {
     while let Some(place) = rest.find("longhaul") {
         // A recorded name has its level in front.
         let start = rest[..place].rfind(|c| !is_part(c)).map_or(0, |before| before + 1);
+        let is_value = rest[..start].ends_with('"');
         rest = &rest[start..];
         let mut end = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
+        if is_value {
+            // A label's, such as the job's.
+            rest = &rest[end..];
+            continue;
+        }
         if rest[end..].starts_with('{') {
             end += rest[end..].find('}').unwrap() + 1;
         }

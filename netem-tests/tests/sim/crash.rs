@@ -24,7 +24,7 @@ fn gateways_are_killed_and_flows_outlive_them() {
     }
     let seen = Mutex::new(Seen::default());
     let test = "gateways_are_killed_and_flows_outlive_them";
-    play_all(test, 400, Scenario::draw_with_crashes, &|_, report| {
+    play_all(test, 120, Scenario::draw_with_crashes, &|_, report| {
         let Ok(mut seen) = seen.lock() else { return };
         seen.reborn += report.reborn;
         seen.succeeded += report.succeeded;

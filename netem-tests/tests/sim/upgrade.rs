@@ -30,7 +30,7 @@ fn gateways_are_upgraded_and_no_flow_ends() {
     }
     let seen = Mutex::new(Seen::default());
     let test = "gateways_are_upgraded_and_no_flow_ends";
-    play_all(test, 200, Scenario::draw_with_upgrades, &|_, report| {
+    play_all(test, 120, Scenario::draw_with_upgrades, &|_, report| {
         let Ok(mut seen) = seen.lock() else { return };
         seen.upgraded += report.upgraded;
         seen.resumed += report.resumed;
