@@ -195,14 +195,15 @@ fn every_packet_on_the_lans_has_a_right_icrc() {
     }
 }
 
-/// A gateway that is killed and started again costs the programs an error, never a hang, and the
-/// next ones nothing. Under one program; `netem-tests/lab/boot.sh kill.sh 900` has three.
+/// Programs go on where a gateway is killed and started again. In the midst of long messages they
+/// may end with an error at both ends, and none hangs. Under one program, with time to resume;
+/// `netem-tests/lab/boot.sh kill.sh 900` has three, and none.
 #[test]
-fn programs_end_with_an_error_when_a_gateway_is_killed() {
+fn programs_go_on_or_end_with_an_error_when_a_gateway_is_killed() {
     if has_lab() {
         let out = out("lab-kill");
         assert!(
-            boot("kill.sh", 900, &[("LAB_KILLED", "send")], &out),
+            boot("kill.sh", 900, &[("LAB_KILLED", "send"), ("LAB_WAITS", "60")], &out),
             "see above; logs in {}",
             out.display()
         );
