@@ -6,6 +6,7 @@
 //! synchronous and non-blocking, for the one data-plane thread that owns it; unsafe code is
 //! confined to `packet::ring`.
 
+mod family;
 pub mod guard;
 pub(crate) mod netlink;
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Judges if hosts can use the LAN interface: for a gateway that runs, and for `check --live`.
 
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
@@ -12,6 +11,7 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage,
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 
+pub use super::family::Family;
 use super::netlink::Netlink;
 
 /// Why hosts cannot use the interface.
@@ -25,35 +25,6 @@ pub enum Fault {
     NoCarrier,
     /// It has no address of the family that hosts need, and nothing leads to them by it.
     NoAddress(Family),
-}
-
-/// A family of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    fn of(prefix: &IpNet) -> Self {
-        match prefix {
-            IpNet::V4(_) => Self::V4,
-            IpNet::V6(_) => Self::V6,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
-    }
 }
 
 impl Fault {
@@ -153,7 +124,7 @@ fn addresses(kernel: &mut Netlink, index: u32) -> io::Result<Vec<IpNet>> {
 }
 
 /// Returns the address of a message, if it is the interface's of this number.
-fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
+pub(crate) fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
     let RouteNetlinkMessage::NewAddress(message) = message else { return None };
     if message.header.index != index {
         return None;

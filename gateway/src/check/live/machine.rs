@@ -9,7 +9,7 @@ use config::{Gateway, LanMode};
 use ipnet::IpNet;
 use rtnetlink::packet_core::NLM_F_DUMP;
 use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -17,6 +17,7 @@ use crate::admin::Status;
 use crate::lan::guard;
 use crate::lan::netlink::Netlink;
 use crate::lan::rdma;
+use crate::lan::usable::address_of;
 
 /// A machine, as far as a gateway depends on it.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,24 +175,6 @@ fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {
         Some(interface)
     };
     Ok(links.into_iter().filter_map(of_link).collect())
-}
-
-/// Returns the address of a message, if it is the interface's of this number.
-fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
-    let RouteNetlinkMessage::NewAddress(message) = message else { return None };
-    if message.header.index != index {
-        return None;
-    }
-    // Of an interface that leads to one other machine, `Address` is that machine's.
-    let own = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Local(address) => Some(*address),
-        _ => None,
-    });
-    let address = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Address(address) => Some(*address),
-        _ => None,
-    });
-    IpNet::new(own.or(address)?, message.header.prefix_len).ok()
 }
 
 /// Returns Mbit/s. Interfaces that have no such rate, or are down, tell none or -1.

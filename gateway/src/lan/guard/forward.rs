@@ -35,6 +35,7 @@ use super::nft::{
     WORDS, compare, compare_as, drop_it, expression, fragment_header, masked, meta, named, payload,
 };
 use crate::lan::ROCE_PORT;
+use crate::lan::family::Family;
 
 const CHAIN: &str = "forward";
 const HOOK_FORWARD: u32 = 2;
@@ -116,23 +117,7 @@ fn add_rules(table: &mut Table, interface: &str, remote: &[IpNet]) -> io::Result
     Ok(())
 }
 
-/// IPv4 or IPv6.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    V4,
-    V6,
-}
-
 impl Family {
-    const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    fn of(prefix: &IpNet) -> Self {
-        match prefix {
-            IpNet::V4(_) => Self::V4,
-            IpNet::V6(_) => Self::V6,
-        }
-    }
-
     /// NFPROTO_IPV4, NFPROTO_IPV6.
     fn number(self) -> u8 {
         match self {
