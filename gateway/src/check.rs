@@ -237,7 +237,7 @@ mod tests {
     use config::Rate;
 
     use super::*;
-    use crate::init::{Site, init};
+    use crate::init::{init, tests::site};
     use crate::keys;
 
     fn gateway_file(folder: &Path, site: &str, interface: &str) -> std::path::PathBuf {
@@ -297,12 +297,6 @@ mod tests {
     fn sites_of_two_authorities_do_not_go_together() {
         let made = || {
             let folder = tempfile::tempdir().unwrap();
-            let site = |name: &str, address: &str, hosts: &str| Site {
-                name: name.to_owned(),
-                address: address.parse().unwrap(),
-                hosts: hosts.parse().unwrap(),
-                interface: "lo".to_owned(),
-            };
             let sites = [site("a", "10.9.0.1", "10.0.0.0/24"), site("b", "10.9.0.2", "10.0.1.0/24")];
             init(folder.path(), &sites, Rate::from_bits_per_second(1_000_000_000)).unwrap();
             folder

@@ -129,19 +129,27 @@ fn text(own: &Site, sites: &[Site], rate: Rate) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::check;
+
+    /// Its hosts are reached by an interface that each machine has.
+    pub(crate) fn site(name: &str, address: &str, hosts: &str) -> Site {
+        Site {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            hosts: hosts.parse().unwrap(),
+            interface: "lo".to_owned(),
+        }
+    }
 
     /// The same address or hosts twice, host bits in a prefix, names of interfaces that no machine
     /// can have.
     #[test]
     fn what_check_refuses_is_not_written() {
         let site = |name: &str, address: &str, hosts: &str, interface: &str| Site {
-            name: name.to_owned(),
-            address: address.parse().unwrap(),
-            hosts: hosts.parse().unwrap(),
             interface: interface.to_owned(),
+            ..site(name, address, hosts)
         };
         let a = site("a", "10.9.0.1", "10.0.0.0/24", "eth1");
         for (other, what) in [
@@ -165,12 +173,6 @@ mod tests {
     #[test]
     fn files_are_right_and_agree() {
         let folder = tempfile::tempdir().unwrap();
-        let site = |name: &str, address: &str, hosts: &str| Site {
-            name: name.to_owned(),
-            address: address.parse().unwrap(),
-            hosts: hosts.parse().unwrap(),
-            interface: "lo".to_owned(),
-        };
         let sites = [site("a", "10.9.0.1", "10.0.0.0/24"), site("b", "10.9.0.2", "10.0.1.0/24")];
         let rate = Rate::from_bits_per_second(1_000_000_000);
         let paths = init(folder.path(), &sites, rate).unwrap();
