@@ -45,7 +45,7 @@ pub struct OpenedBetween {
 }
 
 impl From<FlowOpening> for OpenedBetween {
-    /// That one.
+    /// Counts just this one.
     fn from(opening: FlowOpening) -> Self {
         let FlowOpening { side, requester, target, .. } = opening;
         Self { side, requester, target, count: 1 }

@@ -19,7 +19,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    /// That of this LAN, if it has one. All peers' telemetry learns its name.
+    /// The interface of this LAN, if it has one. All peers' telemetry learns its name.
     pub(super) fn of(lan: &config::Lan, telemetries: &[Arc<Telemetry>]) -> Self {
         let interface = match &lan.mode {
             LanMode::Packet { interface } => Some(interface.clone()),

@@ -23,7 +23,7 @@ pub(crate) struct Nonces {
 pub struct NonceReport {
     /// With a header that was new.
     pub new: u64,
-    /// That had been there, bit for bit.
+    /// With a header and a content that had been there.
     pub copies: u64,
     /// With a header that another content had: sealed twice under one key and number.
     pub reused: u64,
