@@ -57,13 +57,6 @@ fn a_host_that_floods_by_ipv6_has_its_share_and_no_more() {
 
 #[test]
 fn a_host_that_floods_a_link_with_losses_has_its_share_and_no_more() {
-    let plan = plan("delay 5ms loss 0.5%");
-    let failed = table(plan);
-    // A loss at the worst moment holds the neighbour up for a twelfth of its time: seed 1 has one.
-    // Then the next two seeds have to hold in everything.
-    let next = if failed.is_empty() { 0..0 } else { plan.seed + 1..plan.seed + 3 };
-    for seed in next {
-        let again = table(Neighbours { seed, ..plan });
-        assert!(again.is_empty(), "{failed:#?}\n{again:#?}");
-    }
+    let failed = table(plan("delay 5ms loss 0.5%"));
+    assert!(failed.is_empty(), "{failed:#?}");
 }

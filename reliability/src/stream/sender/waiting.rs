@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::pool::Pool;
 use crate::stream::Alternation;
 use crate::stream::wire::{self, Cut, RECORD_HEADER};
@@ -35,6 +37,11 @@ const PLACES: usize = 1024;
 const PROBES: usize = 16;
 /// Groups of sources that are told apart.
 const GROUPS: usize = 256;
+/// The place of those that share packets, which no source has for its own.
+const COMMON: u16 = 0;
+/// Its owner. It takes turns as a group of its own: in another group's turns, what it holds of one
+/// group would wait behind all that the other has.
+const OF_ALL: (u64, u16) = (0, GROUPS as u16);
 /// Groups from here on are [`Sender::backlog_of_others`](super::Sender::backlog_of_others).
 pub const FIRST_OTHER: usize = 128;
 /// Bytes that a group sends in its turn while others wait, and that its sources that go first may
@@ -51,7 +58,8 @@ const NONE: u32 = u32::MAX;
 /// packets. So one that sends without end delays another's small message by what is sent in its
 /// turn, not by all that it has waiting. Who comes back has a longer turn, by what each that waited
 /// was given meanwhile ([`LONGEST_TURN`] at most): its share is the same, and a message that fits
-/// leaves in a row. While less than [`SHARED`] bytes wait, all share packets.
+/// leaves in a row. While less than [`SHARED`] bytes wait, all share packets, in a place that takes
+/// turns like a group.
 ///
 /// Sources belong to groups, which take turns in the same way ([`GROUP_QUANTUM`]): a group has its
 /// share of the stream however many sources it has. A group by itself is served as if there were
@@ -59,8 +67,8 @@ const NONE: u32 = u32::MAX;
 ///
 /// # Bounds
 /// [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that find their
-/// place and its neighbours taken share one. A group has no more places than are free. [`GROUPS`]
-/// groups. Packets, by whoever asks before a push.
+/// place and its neighbours taken share one of their group's, or that of all. A group has no more
+/// places than are free. [`GROUPS`] groups. Packets, by whoever asks before a push.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Waiting {
     packets: Vec<Packet>,
@@ -69,6 +77,7 @@ pub(super) struct Waiting {
     sources: Box<[Source]>,
     /// Places of sources that go first.
     fresh: VecDeque<u16>,
+    #[serde(serialize_with = "without_idle_one_of_all", deserialize_with = "with_that_of_all")]
     groups: Box<[Group]>,
     /// Groups with sources that wait for their turn, in the order of theirs.
     line: VecDeque<u16>,
@@ -146,6 +155,27 @@ struct Source {
     went_on: Option<u64>,
 }
 
+impl Group {
+    fn new() -> Self {
+        Self { first: GROUP_QUANTUM, ..Self::default() }
+    }
+}
+
+/// Writes the groups as earlier builds have them, unless the common place has something waiting.
+fn without_idle_one_of_all<S: Serializer>(groups: &[Group], to: S) -> Result<S::Ok, S::Error> {
+    match groups.split_last() {
+        Some((of_all, others)) if of_all.places == 0 => others.serialize(to),
+        _ => groups.serialize(to),
+    }
+}
+
+/// Reads the groups of a snapshot, which may lack the last one.
+fn with_that_of_all<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[Group]>, D::Error> {
+    let mut groups = Vec::deserialize(from)?;
+    groups.resize_with(GROUPS + 1, Group::new);
+    Ok(groups.into())
+}
+
 impl Waiting {
     pub(super) fn new(capacity: usize) -> Self {
         let source = Source {
@@ -163,7 +193,7 @@ impl Waiting {
             free: NONE,
             sources: vec![source; PLACES].into(),
             fresh: VecDeque::new(),
-            groups: vec![Group { first: GROUP_QUANTUM, ..Group::default() }; GROUPS].into(),
+            groups: vec![Group::new(); GROUPS + 1].into(),
             line: VecDeque::new(),
             queued: 0,
             pushing: (0, 0),
@@ -252,22 +282,30 @@ impl Waiting {
         if self.source(own).is_some_and(is_its) {
             return own;
         }
-        if self.backlog < SHARED {
-            return place_of(0);
-        }
-        if self.source(own).is_some_and(|place| !place.queued || place.owner == (source, group)) {
-            return own;
+        if self.backlog < SHARED && self.has_common() {
+            return COMMON;
         }
         let Some(all) = self.groups.get(usize::from(group)) else { return own };
         let near = (0..PROBES as u16).map(|step| (own + step) % PLACES as u16);
+        let near = near.filter(|place| *place != COMMON);
         let may_have_more = all.places < PLACES - self.queued;
-        let free = |place: &Source| place.owner == (source, group) || may_have_more && !place.queued;
-        let found = near.clone().find(|place| self.source(*place).is_some_and(free));
+        let fits = |place: &Source| match place.queued {
+            true => place.owner == (source, group),
+            false => may_have_more,
+        };
+        let found = near.clone().find(|place| self.source(*place).is_some_and(fits));
         let shared = |place: u16| self.source(place).filter(|place| place.queued && place.owner.1 == group);
         found
             .or_else(|| near.clone().find(|place| shared(*place).is_some()))
             .or_else(|| Some(all.latest).filter(|place| shared(*place).is_some()))
+            .or_else(|| self.has_common().then_some(COMMON))
             .unwrap_or(own)
+    }
+
+    /// Returns true unless a source has the common place for its own, as in an earlier build's
+    /// snapshot.
+    fn has_common(&self) -> bool {
+        self.source(COMMON).is_some_and(|place| !place.queued || place.owner == OF_ALL)
     }
 
     /// Returns true if a record is to be cut for which the next packet would hold whole. What is
@@ -279,7 +317,9 @@ impl Waiting {
 
     /// Returns true if a record may be cut that begins in the open packet.
     fn may_join(&self, place: u16, len: usize) -> bool {
-        let most = if self.queued > 1 { RUN } else { LONGEST_RUN };
+        // What shares packets is soon gone.
+        let common = self.source(COMMON).is_some_and(|common| common.queued && place != COMMON);
+        let most = if self.queued > 1 + usize::from(common) { RUN } else { LONGEST_RUN };
         let is_nearly_full = self.room(place) < self.capacity / 8;
         let run = self.source(place).map_or(0, |source| source.run);
         run + len <= most && !(is_nearly_full && run >= most / 2)
@@ -357,7 +397,8 @@ impl Waiting {
     }
 
     fn queue(&mut self, place: u16, goes_first: bool) {
-        let (owner, may_go_first) = (self.pushing, goes_first && self.may_go_first());
+        let owner = if place == COMMON { OF_ALL } else { self.pushing };
+        let may_go_first = goes_first && self.may_go_first(owner.1);
         let Some(source) = self.sources.get_mut(usize::from(place)) else { return };
         if std::mem::replace(&mut source.queued, true) {
             return;
@@ -378,10 +419,9 @@ impl Waiting {
         }
     }
 
-    /// Tells whether a source of the group that pushes may go first: no other group waits, or
-    /// this one has not had its fill of that.
-    fn may_go_first(&self) -> bool {
-        let group = self.pushing.1;
+    /// Tells whether a source of this group may go first: no other group waits, or this one has not
+    /// had its fill of that.
+    fn may_go_first(&self, group: u16) -> bool {
         let others_wait = self.line.iter().take(2).any(|other| *other != group);
         !others_wait || self.groups.get(usize::from(group)).is_some_and(|group| group.first > 0)
     }
@@ -586,9 +626,10 @@ struct Taken {
 }
 
 /// Numbers given one after the other have places of their own, up to [`PLACES`] of them, or nearly
-/// so: Fibonacci hashing (Knuth, volume 3, section 6.4).
+/// so: Fibonacci hashing (Knuth, volume 3, section 6.4). None has the common one.
 fn place_of(source: u64) -> u16 {
-    (source.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2())) as u16
+    let place = source.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.ilog2());
+    (place as u16).max(COMMON + 1)
 }
 
 /// Bytes before the first piece of a record of `len` bytes.

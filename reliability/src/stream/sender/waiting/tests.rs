@@ -292,10 +292,59 @@ fn while_little_waits_packets_are_shared() {
     assert_eq!(packets.len(), 24 * 402 / CAPACITY + 1, "{packets:?}");
 }
 
+/// Two groups share packets while little waits. Then one has very much: what the other has in them
+/// leaves in the turn of those that share, whatever of that is used up.
+#[test]
+fn what_shares_packets_waits_for_no_group_that_has_more() {
+    for before in 0..100 {
+        let mut bench = Bench::new();
+        (0..12).for_each(|_| bench.push_of(1, 1, 900));
+        for _ in 0..before {
+            bench.push_of(1, 1, 900);
+            bench.take();
+        }
+        bench.push_of(2, 2, 900);
+        (0..500).for_each(|source| bench.push_of(1, 100 + source, 900));
+        let mut bytes = 0;
+        while let Some((len, sources)) = bench.take() {
+            bytes += len;
+            if sources.contains(&2) {
+                break;
+            }
+        }
+        assert!(bytes < 2 * GROUP_QUANTUM as usize, "{bytes} bytes after {before}");
+        bench.take_all();
+    }
+}
+
+/// Four groups have ever new sources, and share the places. Another one's source waits for a turn
+/// of each, and not for all that one of them has.
+#[test]
+fn groups_with_very_many_sources_leave_places_to_others() {
+    for own in 0..200 {
+        let mut bench = Bench::new();
+        for group in [1, 2, 3, 4] {
+            (0..2000).for_each(|source| bench.push_of(group, 10_000 * u64::from(group) + source, 300));
+        }
+        bench.push_of(5, own, 900);
+        let mut bytes = 0;
+        while let Some((len, sources)) = bench.take() {
+            bytes += len;
+            if sources.contains(&own) {
+                break;
+            }
+        }
+        assert!(bytes < 8 * GROUP_QUANTUM as usize, "{bytes} bytes before source {own}");
+    }
+}
+
 #[test]
 fn one_by_itself_fills_its_packets() {
     let mut bench = Bench::new();
-    (0..1000).for_each(|_| bench.push(0, 4138));
+    // With nothing left in the packets that all share.
+    (0..12).for_each(|_| bench.push(1, 4138));
+    (0..24).for_each(|_| assert!(bench.take().is_some()));
+    (0..1000).for_each(|_| bench.push(1, 4138));
     let packets = bench.take_all();
     let bytes: usize = packets.iter().map(|(len, _)| len).sum();
     assert!(packets.len() <= bytes / CAPACITY * 102 / 100, "{} for {bytes}", packets.len());
