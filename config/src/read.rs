@@ -538,11 +538,9 @@ where
             ));
         }
         let parsed: T = text(value, example)?.parse().map_err(|error: UnitError| {
-            let help = match &error {
-                UnitError::UnknownUnit { hint: Some(hint), .. } => format!("{hint}, such as {example:?}"),
-                _ => format!("such as {example:?}"),
-            };
-            Wrong::new(error.to_string(), help)
+            let (fault, hint) = error.parts();
+            let hint = hint.map(|hint| format!("{hint}, ")).unwrap_or_default();
+            Wrong::new(fault, format!("{hint}such as {example:?}"))
         })?;
         if !range.contains(&parsed) {
             return Err(Wrong::new("is out of range", format!("{} to {}", range.start(), range.end())));

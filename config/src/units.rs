@@ -106,15 +106,18 @@ pub enum UnitError {
     #[error("does not start with a number")]
     NoNumber,
     /// A bare number.
-    #[error("has no unit")]
-    NoUnit,
+    #[error("has no unit: {hint}")]
+    NoUnit {
+        /// The units that there are.
+        hint: String,
+    },
     /// The unit is not one of this quantity's.
-    #[error("has the unknown unit `{unit}`")]
+    #[error("has the unknown unit `{unit}`: {hint}")]
     UnknownUnit {
         /// As it was written.
         unit: String,
-        /// The unit that is probably meant, or why the unit is refused.
-        hint: Option<&'static str>,
+        /// The unit that is probably meant, why the unit is refused, or the units that there are.
+        hint: String,
     },
     /// Smaller steps than the base unit.
     #[error("is finer than {0}")]
@@ -122,6 +125,19 @@ pub enum UnitError {
     /// Beyond 64 bits of the base unit.
     #[error("is too large")]
     TooLarge,
+}
+
+impl UnitError {
+    /// Returns the fault, and what would be right where a hint says it.
+    pub(crate) fn parts(&self) -> (String, Option<&str>) {
+        let (Self::NoUnit { hint } | Self::UnknownUnit { hint, .. }) = self else {
+            return (self.to_string(), None);
+        };
+        let text = self.to_string();
+        let fault =
+            text.strip_suffix(hint.as_str()).map_or(text.as_str(), |fault| fault.trim_end_matches(": "));
+        (fault.to_owned(), Some(hint))
+    }
 }
 
 /// One quantity's units: as displayed, further spellings, and the size in base units; the largest
@@ -209,10 +225,10 @@ impl Units {
 
     fn scale(&self, unit: &str) -> Result<u64, UnitError> {
         if unit.is_empty() {
-            return Err(UnitError::NoUnit);
+            return Err(UnitError::NoUnit { hint: self.names() });
         }
         if let Some(hint) = self.small_b.filter(|_| unit.ends_with('b')) {
-            return Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint: Some(hint) });
+            return Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint: hint.to_owned() });
         }
         let same = |name: &str| name == unit || (self.any_case && name.eq_ignore_ascii_case(unit));
         let found =
@@ -221,7 +237,13 @@ impl Units {
             return Ok(*scale);
         }
         let refused = self.refused.iter().find(|(names, _)| names.iter().any(|name| same(name)));
-        Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint: refused.map(|(_, hint)| *hint) })
+        let hint = refused.map_or_else(|| self.names(), |(_, hint)| (*hint).to_owned());
+        Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint })
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<_> = self.units.iter().map(|(name, ..)| *name).collect();
+        format!("the units are {}", names.join(", "))
     }
 
     fn write(&self, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -324,16 +346,22 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Rate>().unwrap().bits_per_second(), bits, "{text}");
         }
-        assert_eq!("1000".parse::<Rate>(), Err(UnitError::NoUnit));
+        let hint = "the units are Tbit/s, Gbit/s, Mbit/s, kbit/s, bit/s".to_owned();
+        let bare = UnitError::NoUnit { hint: hint.clone() };
+        assert_eq!(bare.parts(), ("has no unit".to_owned(), Some(hint.as_str())));
+        assert_eq!("1000".parse::<Rate>(), Err(bare));
+        let unit = "furlong".to_owned();
+        assert_eq!("1 furlong".parse::<Rate>(), Err(UnitError::UnknownUnit { unit, hint }));
         assert_eq!("".parse::<Rate>(), Err(UnitError::Empty));
         assert_eq!("-1 Gbit/s".parse::<Rate>(), Err(UnitError::NoNumber));
         assert_eq!("1. Gbit/s".parse::<Rate>(), Err(UnitError::NoNumber));
         assert_eq!("1.2.3 Gbit/s".parse::<Rate>(), Err(UnitError::NoNumber));
         assert_eq!("0.5 bit/s".parse::<Rate>(), Err(UnitError::TooFine("1 bit/s")));
         assert_eq!("999999999 Tbit/s".parse::<Rate>(), Err(UnitError::TooLarge));
-        assert!(matches!("1 Gbps".parse::<Rate>(), Err(UnitError::UnknownUnit { hint: Some(_), .. })));
-        assert!(matches!("1 GB/s".parse::<Rate>(), Err(UnitError::UnknownUnit { hint: Some(_), .. })));
-        assert!(matches!("1 furlong".parse::<Rate>(), Err(UnitError::UnknownUnit { hint: None, .. })));
+        for refused in ["1 Gbps", "1 GB/s"] {
+            let error = refused.parse::<Rate>().unwrap_err();
+            assert!(error.to_string().contains(": it means bits to some programs"), "{error}");
+        }
     }
 
     #[test]
@@ -348,7 +376,7 @@ mod tests {
             let parsed: Duration = text.parse().unwrap();
             assert_eq!(parsed.get(), std::time::Duration::from_nanos(nanos), "{text}");
         }
-        assert!(matches!("5 m".parse::<Duration>(), Err(UnitError::UnknownUnit { hint: Some(_), .. })));
+        assert!(matches!("5 m".parse::<Duration>(), Err(UnitError::UnknownUnit { .. })));
     }
 
     #[test]
@@ -360,10 +388,7 @@ mod tests {
         // Megabits to everybody else.
         for text in ["512 Mb", "512Gb", "512 mb", "512 kb", "512 Mib", "1 b"] {
             let parsed = text.parse::<ByteSize>();
-            assert!(
-                matches!(parsed, Err(UnitError::UnknownUnit { hint: Some(_), .. })),
-                "{text}: {parsed:?}"
-            );
+            assert!(matches!(parsed, Err(UnitError::UnknownUnit { .. })), "{text}: {parsed:?}");
         }
         assert_eq!("2 mB".parse::<ByteSize>().unwrap().bytes(), 2_000_000);
     }
