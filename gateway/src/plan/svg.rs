@@ -1,5 +1,7 @@
 //! The plan as a drawing.
 
+use std::ops::RangeInclusive;
+
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use reliability::human;
@@ -23,6 +25,8 @@ const CROSSOVERS: usize = 14;
 const HEIGHT: f64 = 13.0;
 const LINE: i32 = 22;
 const WIDTH: f64 = 52.0;
+/// Width of two numbers with a hyphen between, and some room.
+const NUMBERS: f64 = 48.0;
 
 /// Slowdown over message size, both logarithmic, a curve per scheme.
 ///
@@ -35,22 +39,21 @@ pub(super) fn draw(subject: &Subject) -> Result<String, String> {
 }
 
 /// The numbers above the plot, each with its place: those that would lie on each other stand
-/// together.
+/// together, as the first and the last of them.
 fn numbers(crossovers: &[Crossover], place: impl Fn(u64) -> f64) -> Vec<(u64, String)> {
-    let mut numbers: Vec<(u64, String)> = Vec::new();
-    let mut end = f64::MIN;
+    let mut groups: Vec<(u64, RangeInclusive<usize>)> = Vec::new();
     for (number, crossover) in (1..).zip(crossovers) {
         let at = place(crossover.size);
-        match numbers.last_mut() {
-            Some((_, text)) if at - end < 2.0 * HEIGHT => *text += &format!(", {number}"),
-            _ => numbers.push((crossover.size, number.to_string())),
+        match groups.last_mut() {
+            Some((first, group)) if at - place(*first) < NUMBERS => *group = *group.start()..=number,
+            _ => groups.push((crossover.size, number..=number)),
         }
-        // From the first one's place on, half of them lie to the right.
-        let first = numbers.last().map_or(at, |(size, _)| place(*size));
-        let width = numbers.last().map_or(0.0, |(_, text)| text.len() as f64 * 7.0);
-        end = first + width;
     }
-    numbers
+    let text = |group: RangeInclusive<usize>| match (group.start(), group.end()) {
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    };
+    groups.into_iter().map(|(size, group)| (size, text(group))).collect()
 }
 
 /// The lines above a picture: what is drawn, and for which link.

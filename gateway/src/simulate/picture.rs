@@ -26,15 +26,14 @@ pub(super) fn draw(rows: &[Row], title: &str) -> Result<String, SimulateError> {
 fn picture(rows: &[Row], title: &str, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
     let sizes = rows.iter().map(|row| row.size as f64);
     let (smallest, largest) = (sizes.clone().fold(f64::MAX, f64::min), sizes.fold(0.0, f64::max));
-    let lowest = rows.iter().map(|row| row.ideal).fold(f64::MAX, f64::min) * 1e3;
-    let highest = rows.iter().map(|row| tail(row).max(row.mean) * 1e3).fold(lowest, f64::max);
+    let (lowest, highest) = times(rows);
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let (head, area) = area.split_vertically(64);
     head.draw(&Text::new("Completion time by message size", (24, 12), ("sans-serif", 20)))?;
     head.draw(&Text::new(title.to_owned(), (24, 40), ("sans-serif", 14)))?;
     let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
-    let (across, up) = (smallest / 1.2..largest * 1.2, lowest / 1.3..highest * 1.3);
+    let (across, up) = (smallest / 1.2..largest * 1.2, lowest * 1e3 / 1.3..highest * 1e3 * 1.3);
     let mut chart = ChartBuilder::on(&area)
         .margin(16)
         .x_label_area_size(44)
@@ -91,6 +90,13 @@ fn schemes(rows: &[Row]) -> Vec<&str> {
     schemes
 }
 
+/// The shortest and the longest time that is drawn. What is given up may take less than a whole
+/// message without loss.
+fn times(rows: &[Row]) -> (f64, f64) {
+    let times = rows.iter().flat_map(|row| [row.ideal, row.mean, tail(row)]);
+    (times.clone().fold(f64::MAX, f64::min), times.fold(0.0, f64::max))
+}
+
 /// The highest percentile known.
 fn tail(row: &Row) -> f64 {
     row.p999.or(row.p99).unwrap_or(row.mean)
@@ -143,6 +149,12 @@ mod tests {
             packets: 1,
             seed: 1,
         }
+    }
+
+    #[test]
+    fn all_that_is_drawn_is_within_the_axes() {
+        let quick = Row { ideal: 0.03, ..row(64, "none", 0.01) };
+        assert_eq!(times(&[row(64, "sr", 0.04), quick]), (0.01, 0.04 * 1.5));
     }
 
     /// Axes of one size and of eight decades, and times that are much alike or not at all.
