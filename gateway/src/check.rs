@@ -9,7 +9,7 @@ use std::path::Path;
 
 use config::{Content, Gateway, LanMode, Policy, Report};
 use rustls_pki_types::UnixTime;
-use session::identity::{Date, Identity, IdentityError};
+use session::identity::{Date, Form, Identity, IdentityError};
 use session::schedule::Role;
 
 use crate::renewal::{SOON, identity_remedy};
@@ -192,19 +192,22 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
 
 /// The key that names the file an error is about.
 fn blamed(error: &IdentityError, gateway: &Gateway) -> &'static str {
+    let files = &gateway.identity;
     match error {
-        IdentityError::File { path, .. }
-        | IdentityError::Form { path, .. }
-        | IdentityError::Authority { path, .. }
-            if *path == gateway.identity.authority =>
-        {
-            "identity.authority"
-        }
-        IdentityError::File { path, .. } | IdentityError::Form { path, .. }
-            if *path == gateway.identity.key =>
-        {
-            "identity.key"
-        }
+        IdentityError::Authority { .. } => "identity.authority",
+        // They are read in this order: a key that is named as the certificate is no certificate.
+        IdentityError::File { path, .. } if *path == files.certificate => "identity.certificate",
+        IdentityError::File { path, .. } if *path == files.key => "identity.key",
+        IdentityError::Form { path, form } => match form {
+            _ if *path == files.certificate => "identity.certificate",
+            // A key is no authority, whatever else names it.
+            Form::KeyForCertificate => "identity.authority",
+            _ if *path == files.key => "identity.key",
+            _ => "identity.authority",
+        },
+        IdentityError::File { .. } => "identity.authority",
+        // No other certificate is of an authority that is the gateway's own certificate.
+        IdentityError::Own { .. } if files.authority == files.certificate => "identity.authority",
         IdentityError::Exposed { .. } => "identity.key",
         IdentityError::Name(_) => "site.name",
         _ => "identity.certificate",
@@ -291,6 +294,27 @@ mod tests {
         fs::write(&key, "no key").unwrap();
         let report = check(&gateway_file(folder.path(), "a", "lo"));
         assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
+    }
+
+    /// A file that is named in another's place is blamed where it is named.
+    #[test]
+    fn files_in_each_others_places_are_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let sites = ["a".to_owned(), "b".to_owned()];
+        keys::generate(&keys::Request { dir: folder.path(), sites: &sites, force: false }).unwrap();
+        let path = gateway_file(folder.path(), "a", "lo");
+        let text = fs::read_to_string(&path).unwrap();
+        for (right, wrong, line) in [
+            ("certificate = \"a.crt\"", "certificate = \"a.key\"", 13),
+            ("key = \"a.key\"", "key = \"a.crt\"", 14),
+            ("authority = \"ca.crt\"", "authority = \"a.crt\"", 15),
+            ("authority = \"ca.crt\"", "authority = \"a.key\"", 15),
+        ] {
+            fs::write(&path, text.replace(right, wrong)).unwrap();
+            let report = check(&path);
+            let told = report.problems()[0].position().map(|(line, _)| line);
+            assert_eq!(told, Some(line), "{wrong}: {:?}", messages(&report));
+        }
     }
 
     #[test]
