@@ -70,7 +70,7 @@ use admission::{Arrival, Client, Refused};
 use spread::Window;
 use waiting::{Progress, Waiting};
 
-pub use address::{Address, Endpoint, parse_address};
+pub use address::{Address, Endpoint, parse_address, site_name};
 pub use admission::{Doors, Listener, Token};
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use doctor::{DoctorReport, DoctoredFlow, PatienceSource, Verdict};
@@ -157,7 +157,11 @@ impl Admin {
     }
 
     fn peers(&self) -> Vec<String> {
-        self.all().map(|admin| admin.config.peer.name.clone()).collect()
+        self.all().map(Self::peer).collect()
+    }
+
+    fn peer(&self) -> String {
+        self.config.peer.name.clone()
     }
 
     /// Returns true if none is named, or the policy has it.
@@ -183,14 +187,16 @@ impl Admin {
 
     /// The answer to /flows: those that the filter lets pass.
     pub fn flows(&self, filter: &FlowFilter) -> FlowList {
-        FlowList::of(&self.telemetry.flows(), filter)
+        FlowList { peer: self.peer(), ..FlowList::of(&self.telemetry.flows(), filter) }
     }
 
     /// The answer to /doctor, about all hosts' flows or one's.
     pub fn doctor(&self, host: Option<IpAddr>, now: Instant) -> DoctorReport {
         let rtt = self.telemetry.snapshot(now).session_rtt_micros;
         let rtt = (rtt > 0).then(|| Duration::from_micros(rtt));
-        DoctorReport::of(&self.telemetry.flows(), host, rtt, self.config.peer.resume_for.get())
+        let resume_for = self.config.peer.resume_for.get();
+        let report = DoctorReport::of(&self.telemetry.flows(), host, rtt, resume_for);
+        DoctorReport { peer: self.peer(), ..report }
     }
 
     /// After the policy file was read anew. Series of classes that are gone disappear.
@@ -391,7 +397,7 @@ impl Admin {
             return bad(QUERIES);
         };
         let Some(admin) = self.of_peer(peer) else {
-            return bad("no such peer: /status lists them\n");
+            return bad(&format!("no such peer: there are {}\n", self.peers().join(", ")));
         };
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),

@@ -228,6 +228,12 @@ impl EventLog {
         Self { ring: Arc::clone(&self.ring), peer: Some(peer.to_owned()) }
     }
 
+    /// The same ring, for events about the gateway and all its peers.
+    #[must_use]
+    pub fn about_all(&self) -> Self {
+        Self { ring: Arc::clone(&self.ring), peer: None }
+    }
+
     /// Keeps an event. Control characters in the text are escaped.
     pub fn push(&self, kind: EventKind, text: &str) {
         self.push_of(kind, None, text);
@@ -294,7 +300,7 @@ mod tests {
         let [b, c] = ["b", "c"].map(|peer| log.about(peer));
         b.push(EventKind::SessionUp, "one");
         c.push(EventKind::SessionUp, "two");
-        log.push(EventKind::Started, "three");
+        c.about_all().push(EventKind::Started, "three");
         let events = log.since(0).events;
         let seen: Vec<_> = events.iter().map(|event| (event.number, event.peer.as_deref())).collect();
         assert_eq!(seen, [(0, Some("b")), (1, Some("c")), (2, None)]);

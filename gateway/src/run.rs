@@ -382,7 +382,7 @@ fn tell_start(gateway: &config::Gateway, telemetries: &[Arc<Telemetry>], notifie
     let names: Vec<&str> = gateway.peers().map(|peer| peer.name.as_str()).collect();
     let peer = names.join(", ");
     if let Some(telemetry) = telemetries.first() {
-        telemetry.events().push(EventKind::Started, &format!("version {version}"));
+        telemetry.events().about_all().push(EventKind::Started, &format!("version {version}"));
     }
     info!(version, site = gateway.site.name, peer, "gateway started");
     notifier.status(&format!("running: site {}, peer {peer}", gateway.site.name));

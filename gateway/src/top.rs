@@ -40,12 +40,24 @@ pub struct View {
     pub error: Option<String>,
     /// The number of the next event.
     next: u64,
+    /// The peer that the gateway is asked about, once somebody has turned to one.
+    peer: Option<String>,
 }
 
 impl View {
     /// Asks the gateway at `admin`. Without an answer, the view keeps what was known.
     pub async fn ask(&mut self, admin: &Endpoint) {
-        self.error = self.try_ask(admin).await.err();
+        self.error = match &self.peer {
+            None => self.try_ask(admin).await.err(),
+            Some(peer) => self.try_ask(&admin.about(Some(peer))).await.err(),
+        };
+    }
+
+    /// Turns to the next peer, in the order of the gateway file. The next answer is about that one.
+    pub fn turn(&mut self) {
+        let Some(Status { peer, peers, .. }) = &self.status else { return };
+        let after = peers.iter().position(|name| name == peer).map_or(0, |place| place + 1);
+        self.peer = peers.get(after).or(peers.first()).cloned();
     }
 
     async fn try_ask(&mut self, admin: &Endpoint) -> Result<(), String> {
@@ -78,17 +90,21 @@ async fn get<T: DeserializeOwned>(admin: &Endpoint, path: &str) -> Result<T, Str
 pub fn run(runtime: &Runtime, admin: Endpoint, is_over: &AtomicBool) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let (shown, views) = watch::channel(View::default());
+    let (turn, mut turned) = watch::channel(());
     let asking = runtime.spawn(async move {
         let mut ticks = interval(ASK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut view = View::default();
         loop {
-            ticks.tick().await;
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Ok(()) = turned.changed() => view.turn(),
+            }
             view.ask(&admin).await;
             shown.send_replace(view.clone());
         }
     });
-    let outcome = show(&mut terminal, views, is_over);
+    let outcome = show(&mut terminal, views, &turn, is_over);
     asking.abort();
     ratatui::try_restore()?;
     outcome
@@ -97,6 +113,7 @@ pub fn run(runtime: &Runtime, admin: Endpoint, is_over: &AtomicBool) -> io::Resu
 fn show(
     terminal: &mut DefaultTerminal,
     mut views: watch::Receiver<View>,
+    turn: &watch::Sender<()>,
     is_over: &AtomicBool,
 ) -> io::Result<()> {
     let mut is_stale = true;
@@ -106,18 +123,29 @@ fn show(
             terminal.draw(|frame| screen::draw(frame, &view))?;
         }
         is_stale = event::poll(LOOK_EVERY)?;
-        if is_stale && is_end(&event::read()?) {
-            break;
+        if is_stale {
+            match command(&event::read()?) {
+                Some(Key::End) => break,
+                Some(Key::NextPeer) => drop(turn.send(())),
+                None => {}
+            }
         }
     }
     Ok(())
 }
 
-fn is_end(input: &Input) -> bool {
-    let Input::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = input else { return false };
+/// Commands given by keys.
+enum Key {
+    End,
+    NextPeer,
+}
+
+fn command(input: &Input) -> Option<Key> {
+    let Input::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) = input else { return None };
     match code {
-        KeyCode::Char('q') | KeyCode::Esc => true,
-        KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL),
-        _ => false,
+        KeyCode::Char('q') | KeyCode::Esc => Some(Key::End),
+        KeyCode::Char('c') => modifiers.contains(KeyModifiers::CONTROL).then_some(Key::End),
+        KeyCode::Char('n') | KeyCode::Tab => Some(Key::NextPeer),
+        _ => None,
     }
 }

@@ -344,10 +344,34 @@ fn each_peer_is_told_of_by_its_name() {
     let types = |name: &str| metrics.lines().filter(|line| *line == format!("# TYPE {name} gauge")).count();
     assert_eq!(types("longhaul_session_up"), 1);
     let (is_refused, text) = longhaul(&["status", "--admin", &admin, "--peer", "x"]);
-    assert!(!is_refused && text.contains("no such peer"), "{text}");
+    assert!(!is_refused && text.contains("no such peer: there are b, c"), "{text}");
+    let started = events.lines().find(|line| line.contains(" started ")).unwrap();
+    assert!(!started.contains("towards"), "{started}");
+    lists_are_each_peers(&admin);
     let (is_reloaded, text) = longhaul(&["reload", "--admin", &admin]);
     assert!(is_reloaded && text.contains("generation 2"), "{text}");
     sites.stop();
+}
+
+/// Flows and their judgement come with the name of the peer, as tables and as JSON.
+fn lists_are_each_peers(admin: &str) {
+    for command in ["flows", "doctor"] {
+        let (_, tables) = longhaul(&[command, "--admin", admin]);
+        assert!(["b", "c"].iter().all(|peer| tables.contains(&format!("towards {peer}:\n"))), "{tables}");
+        let (_, lists) = longhaul(&[command, "--admin", admin, "--json"]);
+        let lists: serde_json::Value = serde_json::from_str(&lists).unwrap();
+        let peers: Vec<_> = lists.as_array().unwrap().iter().map(|list| list["peer"].clone()).collect();
+        assert_eq!(peers, ["b", "c"]);
+        let (_, list) = longhaul(&[command, "--admin", admin, "--json", "--peer", "c"]);
+        let list: serde_json::Value = serde_json::from_str(&list).unwrap();
+        assert_eq!(list["peer"], "c");
+    }
+    // A plan is for one link.
+    let (is_planned, text) = longhaul(&["plan", "--admin", admin, "--rtt", "1 ms", "--drop", "0"]);
+    assert!(!is_planned && text.contains("has several peers: say --peer, one of b, c"), "{text}");
+    let plan = ["plan", "--admin", admin, "--peer", "c", "--rtt", "1 ms", "--drop", "0"];
+    let (is_planned, text) = longhaul(&plan);
+    assert!(is_planned, "{text}");
 }
 
 fn fetch(admin: &str, path: &str) -> String {

@@ -113,6 +113,11 @@ impl Endpoint {
         Self { peer: peer.map(str::to_owned), ..self.clone() }
     }
 
+    /// Returns the name of the peer that is asked about, if one is.
+    pub fn peer(&self) -> Option<&str> {
+        self.peer.as_deref()
+    }
+
     /// Returns a path with what it asks for besides.
     pub(super) fn target(&self, path: &str) -> String {
         match &self.peer {
@@ -143,6 +148,17 @@ impl fmt::Display for Endpoint {
             Way::Tls { host, address, .. } => write!(f, "https://{}", authority_of(host, address.port())),
             Way::Unix(path) => path.display().fmt(f),
         }
+    }
+}
+
+/// Parses the name of a peer's site.
+///
+/// # Errors
+/// A line that says what is wrong.
+pub fn site_name(text: &str) -> Result<String, String> {
+    match config::is_site_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("not the name of a site".to_owned()),
     }
 }
 

@@ -23,6 +23,9 @@ const ROUND_TRIPS: u32 = 4;
 /// The patience of requesters at this site. Times are in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DoctorReport {
+    /// The site of the peer that the flows cross to; empty from a gateway that does not tell.
+    #[serde(default)]
+    pub peer: String,
     /// Smoothed round-trip time to the peer; absent without a session or before it is measured.
     pub rtt: Option<f64>,
     /// `peer.resume_for` of this site; the smaller of both sites' holds.

@@ -16,6 +16,9 @@ const MOST: usize = 10_000;
 /// The halves of flows that are at this site.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowList {
+    /// The site of the peer that they cross to; empty from a gateway that does not tell.
+    #[serde(default)]
+    pub peer: String,
     /// How many there are of those asked for.
     pub total: usize,
     /// The first 10,000 of them, or as many as were asked for.

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use super::failure::{Failure, failed, unusable};
-use crate::admin::{Address, Endpoint, Token, fetch};
+use crate::admin::{Address, Endpoint, Token, fetch, site_name};
 
 /// Where a running gateway is asked.
 #[derive(Clone, Debug, Args)]
@@ -70,18 +71,29 @@ impl PeerArgs {
     }
 }
 
+/// Answers about peers, as `--json` prints them: one by itself, several as a list in the order of
+/// the gateway file.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(super) enum OneOrEach<T> {
+    One(T),
+    Each(Vec<T>),
+}
+
+impl<T> OneOrEach<T> {
+    pub(super) fn of(mut answers: Vec<T>) -> Self {
+        match answers.len() {
+            1 => answers.pop().map_or(Self::Each(Vec::new()), Self::One),
+            _ => Self::Each(answers),
+        }
+    }
+}
+
 /// The part of /status that tells of the peers.
 #[derive(Default, Deserialize)]
 struct Peers {
     #[serde(default)]
     peers: Vec<String>,
-}
-
-fn site_name(text: &str) -> Result<String, String> {
-    match config::is_site_name(text) {
-        true => Ok(text.to_owned()),
-        false => Err("not the name of a site".to_owned()),
-    }
 }
 
 /// Parses the name of a class.

@@ -8,10 +8,10 @@ use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::args::PeerArgs;
+use super::args::{OneOrEach, PeerArgs};
 use super::failure::{Outcome, failed, output_failed};
 use super::runtime;
-use crate::admin::{self, FlowFilter};
+use crate::admin::{self, Endpoint, FlowFilter};
 use crate::logs::printable_block;
 
 #[derive(Debug, Args)]
@@ -35,16 +35,25 @@ impl ByHostArgs {
     {
         let path = FlowFilter { host: self.host, ..filter }.target(path);
         let runtime = runtime()?;
+        let endpoints = self.admin.endpoints(&runtime)?;
         let mut lists = Vec::new();
-        for admin in self.admin.endpoints(&runtime)? {
-            let text = runtime.block_on(admin::fetch(&admin, &path)).map_err(failed)?;
+        for admin in &endpoints {
+            let text = runtime.block_on(admin::fetch(admin, &path)).map_err(failed)?;
             lists.push(serde_json::from_str::<T>(&text).map_err(failed)?);
         }
-        let shown = match (self.json, lists.as_slice()) {
-            (true, [list]) => serde_json::to_string_pretty(list).map_err(failed)? + "\n",
-            (true, lists) => serde_json::to_string_pretty(lists).map_err(failed)? + "\n",
-            (false, lists) => lists.iter().map(|list| printable_block(&list.to_string())).collect(),
+        let shown = match self.json {
+            true => serde_json::to_string_pretty(&OneOrEach::of(lists)).map_err(failed)? + "\n",
+            false => tables(&endpoints, &lists),
         };
         io::stdout().lock().write_all(shown.as_bytes()).map_err(output_failed)
     }
+}
+
+/// A table for each peer, under the peer's name where there are several.
+fn tables(endpoints: &[Endpoint], lists: &[impl Display]) -> String {
+    let table = |(admin, list): (&Endpoint, &_)| match admin.peer() {
+        Some(peer) if lists.len() > 1 => printable_block(&format!("towards {peer}:\n{list}")),
+        _ => printable_block(&format!("{list}")),
+    };
+    endpoints.iter().zip(lists).map(table).collect::<Vec<_>>().join("\n")
 }

@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use schemars::{Schema, schema_for};
 
 use super::Cli;
+use super::args::OneOrEach;
 use super::failure::{Outcome, failed, output_failed};
 use crate::admin;
 use crate::check::CheckedFile;
@@ -51,9 +52,9 @@ impl GenerateArgs {
 /// JSON schemas of what commands print with `--json`, by command.
 fn schemas() -> [(&'static str, Schema); 11] {
     [
-        ("status", schema_for!(admin::Status)),
-        ("flows", schema_for!(admin::FlowList)),
-        ("doctor", schema_for!(admin::DoctorReport)),
+        ("status", schema_for!(OneOrEach<admin::Status>)),
+        ("flows", schema_for!(OneOrEach<admin::FlowList>)),
+        ("doctor", schema_for!(OneOrEach<admin::DoctorReport>)),
         // A line each.
         ("events", schema_for!(crate::events::Event)),
         ("check", schema_for!(Vec<CheckedFile>)),

@@ -78,5 +78,10 @@ pub(super) fn known(link: &LinkArgs) -> Result<Known, Failure> {
     let wrong = |error| unusable(format!("longhaul: {error}"));
     let Some(admin) = link.admin().map_err(wrong)? else { return Ok(Known::default()) };
     let text = runtime()?.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
-    Ok(Known::of(&parse_status(&admin, &text)?))
+    let status = parse_status(&admin, &text)?;
+    if admin.peer().is_none() && status.peers.len() > 1 {
+        let names = status.peers.join(", ");
+        return Err(unusable(format!("longhaul: {admin} has several peers: say --peer, one of {names}")));
+    }
+    Ok(Known::of(&status))
 }

@@ -46,6 +46,9 @@ pub struct LinkArgs {
     /// Address (admin.listen or admin.socket) of a running gateway that fills in what is not given
     #[arg(long, value_name = "ADDRESS", value_parser = crate::admin::Address::parse)]
     admin: Option<Address>,
+    /// The peer that it is asked about, if it has several
+    #[arg(long, value_name = "NAME", requires = "admin", value_parser = crate::admin::site_name)]
+    peer: Option<String>,
     /// A file with the token, where that gateway's admin.token asks for one
     #[arg(long, value_name = "FILE", requires = "admin")]
     admin_token: Option<PathBuf>,
@@ -87,12 +90,14 @@ impl LinkArgs {
     pub fn admin(&self) -> Result<Option<Endpoint>, String> {
         let Some(address) = self.admin.clone() else { return Ok(None) };
         let token = self.admin_token.as_deref().map(Token::read).transpose()?;
-        Endpoint::new(address, token, self.admin_authority.as_deref()).map(Some)
+        let admin = Endpoint::new(address, token, self.admin_authority.as_deref())?;
+        Ok(Some(admin.about(self.peer.as_deref())))
     }
 
     /// Returns true if anything is said.
     pub fn is_given(&self) -> bool {
-        let Self { rate, rtt, drop, burst, packet, admin, admin_token: _, admin_authority: _ } = self;
+        let Self { rate, rtt, drop, burst, packet, admin, peer: _, admin_token: _, admin_authority: _ } =
+            self;
         rate.is_some()
             || rtt.is_some()
             || drop.is_some()

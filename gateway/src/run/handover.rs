@@ -168,7 +168,7 @@ impl Running {
     fn goes_on(&self, why: &str, stood_still: Duration) {
         warn!(?stood_still, "another process wanted to take over, and has not: {why}");
         if let Some(telemetry) = self.telemetries.first() {
-            telemetry.events().push(EventKind::UpgradeFailed, why);
+            telemetry.events().about_all().push(EventKind::UpgradeFailed, why);
         }
     }
 

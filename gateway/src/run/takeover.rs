@@ -123,7 +123,7 @@ fn tell(heir: &Heir, restored: &Restored, stood_still: Duration, telemetries: &[
         stood_still.as_millis()
     );
     if let Some(telemetry) = telemetries.first() {
-        telemetry.events().push(EventKind::Upgraded, &text);
+        telemetry.events().about_all().push(EventKind::Upgraded, &text);
     }
     text
 }

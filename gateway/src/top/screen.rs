@@ -64,6 +64,7 @@ fn head(status: &Status, error: Option<&str>) -> Vec<Line<'static>> {
         Some(error) => named("stale", Span::styled(printable(error), BAD)),
         None => session(status),
     });
+    lines.extend(peers(status));
     lines.extend(sides(status));
     lines.extend(link(status));
     lines.extend(lanes(status));
@@ -73,6 +74,13 @@ fn head(status: &Status, error: Option<&str>) -> Vec<Line<'static>> {
     lines.push(named("buffers", text));
     lines.push(named("pressure", pressure(status)));
     lines
+}
+
+/// Which one of several is shown.
+fn peers(status: &Status) -> Option<Line<'static>> {
+    let place = status.peers.iter().position(|name| *name == status.peer)?;
+    let text = format!("{} of {}; n shows the next", place + 1, status.peers.len());
+    (status.peers.len() > 1).then(|| named("peer", text))
 }
 
 fn session(status: &Status) -> Line<'static> {
@@ -224,7 +232,9 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View) {
         // The date stands in `longhaul events`.
         let time = event.time.split_once('T').map_or(event.time.as_str(), |(_, time)| time);
         let text = format!("  {} {:<13} ", time.trim_end_matches('Z'), event.kind);
-        Line::from(vec![Span::styled(printable(&text), DIM), Span::raw(printable(&event.text))])
+        let peer = event.peer.as_ref().map(|peer| format!("towards {peer}: ")).unwrap_or_default();
+        let said = printable(&format!("{peer}{}", event.text));
+        Line::from(vec![Span::styled(printable(&text), DIM), Span::raw(said)])
     }));
     frame.render_widget(Paragraph::new(lines), area);
 }

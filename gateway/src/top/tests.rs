@@ -148,6 +148,7 @@ fn view() -> View {
     View {
         status: Some(status()),
         flows: FlowList {
+            peer: "b".to_owned(),
             total: 3,
             flows: vec![flow("near", 1, Some(0x11)), flow("near", 2, Some(0x12)), flow("far", 3, None)],
         },
@@ -166,6 +167,22 @@ fn the_screen_is_the_one_in_the_guide() {
     let (_, rest) = GUIDE.split_once("<!-- top: checked by gateway/src/top/tests.rs -->\n```\n").unwrap();
     let (expected, _) = rest.split_once("\n```").unwrap();
     assert_eq!(shown.trim_end(), expected, "the screen is\n{shown}");
+}
+
+#[test]
+fn of_several_peers_one_is_shown_and_each_in_its_turn() {
+    let mut view = view();
+    let status = view.status.as_mut().unwrap();
+    status.peers = ["b", "c", "d"].map(str::to_owned).to_vec();
+    view.events[1].peer = Some("c".to_owned());
+    let shown = screen(&view, 80, 30);
+    assert!(shown.contains("peer     1 of 3; n shows the next\n"), "{shown}");
+    assert!(shown.contains("session_up    towards c: with b at"), "{shown}");
+    for expected in ["c", "d", "b"] {
+        view.turn();
+        assert_eq!(view.peer.as_deref(), Some(expected));
+        view.status.as_mut().unwrap().peer = expected.to_owned();
+    }
 }
 
 #[test]
