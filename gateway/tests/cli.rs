@@ -97,6 +97,37 @@ fn a_recording_is_not_overwritten_unasked() {
     assert_eq!(code, Some(2));
     assert!(err.contains("--force replaces it"), "{err}");
     assert_eq!(fs::read_to_string(path).unwrap(), "hours");
+    // Nor does one that never began stand in the way of the next.
+    let (code, _, err) = parts(&longhaul(folder.path(), &["record", "--admin", "127.0.0.1:1", "other"]));
+    assert_eq!(code, Some(1), "{err}");
+    assert!(!folder.path().join("other").exists());
+}
+
+/// The gateway is asked where its file says that it listens, and the answer is in the archive.
+#[test]
+fn a_bundle_asks_where_the_gateway_file_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let sites = ["a,10.9.0.1,10.0.0.0/24,eth1", "b,10.9.0.2,10.0.1.0/24,eth1"];
+    let init = ["init", "--rate", "1 Gbit/s", "--site", sites[0], "--site", sites[1]];
+    assert_eq!(parts(&longhaul(path, &init)).0, Some(0));
+    // A port that nobody else gets, and at which somebody says what no gateway does.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let text = fs::read_to_string(path.join("a.toml")).unwrap();
+    assert!(text.contains("127.0.0.1:9464"), "{text}");
+    fs::write(path.join("a.toml"), text.replace("127.0.0.1:9464", &address)).unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        let head = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
+        let asked = head.take_while(|line| !line.is_empty()).next();
+        client.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").unwrap();
+        asked
+    });
+    let (code, out, err) = parts(&longhaul(path, &["bundle", "--config", "a.toml", "b.tgz"]));
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains("status.json") && out.contains("gateway.json"), "{out}");
+    assert_eq!(answering.join().unwrap().as_deref(), Some("GET /status HTTP/1.1"));
 }
 
 #[test]
@@ -179,6 +210,14 @@ fn keys_and_no_gateway() {
     let (code, _, err) = parts(&longhaul(path, &["keys", "--dir", "other", "Site_A"]));
     assert_eq!(code, Some(2), "{err}");
     assert!(!path.join("other").exists());
+    // An admin listener has a DNS name, which no site has.
+    let (code, _, err) = parts(&longhaul(path, &["keys", "--dir", "admin", "gateway-a.example"]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("is no site name") && err.contains("--listener"), "{err}");
+    let keys = ["keys", "--dir", "admin", "--listener", "gateway-a.example"];
+    let (code, out, err) = parts(&longhaul(path, &keys));
+    assert_eq!((code, err.as_str()), (Some(0), ""));
+    assert!(out.contains("admin/gateway-a.example.crt"), "{out}");
     // Port 1 (tcpmux) has nobody listening.
     for command in ["status", "reload"] {
         let (code, out, err) = parts(&longhaul(path, &[command, "--admin", "127.0.0.1:1"]));

@@ -1,6 +1,6 @@
 //! `longhaul record`
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -47,7 +47,11 @@ impl RecordArgs {
             true => runtime.block_on(record::record_json(&admin, &mut *out, &is_over)),
             false => runtime.block_on(record::record(&admin, &mut *out, &is_over)),
         };
-        recorded.map_err(|error| failed(chain(&error)))
+        drop(out);
+        recorded.map_err(|error| {
+            self.file.as_deref().map(remove_if_empty);
+            failed(chain(&error))
+        })
     }
 }
 
@@ -66,6 +70,14 @@ impl RecordArgs {
             }
             _ => failed(format!("{}: {error}", path.display())),
         })
+    }
+}
+
+/// A file without a trace would be in the way of the next attempt. Devices stay.
+fn remove_if_empty(path: &Path) {
+    if fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() == 0) {
+        // It may be gone already.
+        let _ = fs::remove_file(path);
     }
 }
 
