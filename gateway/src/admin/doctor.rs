@@ -220,8 +220,12 @@ impl DoctorReport {
             lines.push("never repeats: one packet that the LAN loses halts the program for good.".to_owned());
         }
         if has(Verdict::Unknown) {
+            let enough = match self.exponent {
+                Some(exponent) => format!("is {exponent} or more"),
+                None => format!("lasts {ROUND_TRIPS} round trips or more"),
+            };
             lines.push(format!(
-                "unknown: no connection management was seen, and no repeat; see that it is {exponent} or more."
+                "unknown: no connection management was seen, and no repeat; see that the timeout {enough}."
             ));
         }
         if self.flows.iter().any(|flow| flow.source == PatienceSource::Repeats) {

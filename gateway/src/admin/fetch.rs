@@ -93,7 +93,7 @@ pub enum FetchError {
 pub async fn fetch(endpoint: &Endpoint, path: &str) -> Result<String, FetchError> {
     match within_time(endpoint, Method::GET, &endpoint.target(path)).await? {
         (StatusCode::OK, text) => Ok(text),
-        (status, text) => Err(FetchError::Status { address: endpoint.to_string(), status, text }),
+        (status, text) => Err(refused(endpoint.to_string(), status, text)),
     }
 }
 
@@ -107,8 +107,19 @@ pub async fn reload(endpoint: &Endpoint) -> Result<Answer, FetchError> {
         (StatusCode::OK | StatusCode::UNPROCESSABLE_ENTITY, text) => {
             serde_json::from_str(&text).map_err(|source| FetchError::Unknown { address, source })
         }
-        (status, text) => Err(FetchError::Status { address, status, text }),
+        (status, text) => Err(refused(address, status, text)),
     }
+}
+
+/// A token is what commands name a file for; the gateway's own words are for HTTP clients.
+fn refused(address: String, status: StatusCode, text: String) -> FetchError {
+    let text = match status {
+        StatusCode::UNAUTHORIZED => {
+            "it asks for a token: --admin-token FILE with that of its admin.token".to_owned()
+        }
+        _ => text,
+    };
+    FetchError::Status { address, status, text }
 }
 
 async fn within_time(

@@ -1,7 +1,8 @@
 //! The command line.
 //!
 //! Exit status: 0 done; 1 something failed while running; 2 wrong usage, or a file that cannot be
-//! used; `status` besides: 3 no session, 4 a session whose data path is dead.
+//! used; `status` besides: 3 no session, 4 a session whose data path is dead, 5 hosts
+//! cannot use the LAN.
 //! Results go to standard output, errors in one block and logs to standard error.
 
 mod args;

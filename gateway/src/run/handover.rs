@@ -133,7 +133,7 @@ impl Running {
             Ok(giver) => giver,
             // It may have had nothing to do.
             Err(why @ Broken::Gone) => {
-                info!("no process takes over: {why}");
+                info!(%why, "a process that might have taken over did not: nothing has changed");
                 return None;
             }
             Err(why) => {
