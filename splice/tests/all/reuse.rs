@@ -8,7 +8,7 @@ use config::Policy;
 use roce::ip::{Addressing, Datagram};
 use roce::pairing::source_port;
 use roce::wire::{Aeth, Bth, Ext, Nak, Opcode, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::{FlowSide, SessionEnd, Settings, StaleFlow};
+use splice::{Cause, FlowSide, SessionEnd, Settings, StaleFlow};
 
 use crate::sites::{STEP, Sites};
 
@@ -331,6 +331,21 @@ fn a_requester_of_several_messages_is_refused_after_a_restart() {
         }
         assert_eq!(told.first(), Some(&NAK), "{gap:?}");
     }
+}
+
+/// The program hears its target's own NAK, and whoever runs the requester's gateway is told.
+#[test]
+fn a_requesters_gateway_tells_of_a_targets_fatal_nak() {
+    let mut sites = connected();
+    let src_port = source_port(TARGET, REQUESTER);
+    write(&mut sites, src_port, 101);
+    assert!(arrives(&mut sites, 1, (TARGET, Opcode::WriteOnly, 101)));
+    answer(&mut sites, src_port, 101, 1, Syndrome::Nak(Nak::RemoteAccess));
+    assert!(arrives(&mut sites, 0, (REQUESTER, Opcode::Acknowledge, 101)));
+    let mut told = Vec::new();
+    let near = &mut sites.gateways[0];
+    near.take_failures(&mut |failure| told.push((failure.side, failure.cause, failure.requester_qpn)));
+    assert_eq!(told, [(FlowSide::Near, Cause::Nak, Some(REQUESTER))]);
 }
 
 /// Both programs have begun anew with the same numbers, at PSNs that lie near those of before, or
