@@ -56,7 +56,7 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
 #[test]
 fn invariants_hold_whatever_goes_wrong() {
     let seen = Mutex::new((0, 0, 0, Atomics::default()));
-    play_all("invariants_hold_whatever_goes_wrong", 1000, Scenario::draw, &|_, report| {
+    play_all("invariants_hold_whatever_goes_wrong", 700, Scenario::draw, &|_, report| {
         if let Ok((early, lost, mads, atomics)) = seen.lock().as_deref_mut() {
             *early += report.early;
             *lost += report.lost;
@@ -80,7 +80,7 @@ fn invariants_hold_whatever_goes_wrong() {
 fn policies_change_and_no_flow_is_disturbed() {
     let (changes, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     let draw = Scenario::draw_with_reloads;
-    play_all("policies_change_and_no_flow_is_disturbed", 600, draw, &|reloads, report| {
+    play_all("policies_change_and_no_flow_is_disturbed", 400, draw, &|reloads, report| {
         changes.fetch_add(reloads, Ordering::Relaxed);
         refused.fetch_add(report.policies_refused, Ordering::Relaxed);
     });
