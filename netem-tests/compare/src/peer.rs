@@ -25,15 +25,17 @@ const WIREGUARD_HEADERS: u16 = 80;
 /// wireguard-go makes the interface, and is configured as soon as it has; then the script is ready.
 const WIREGUARD: &str = r#"
 set -e
+configure() {
+  # A socket may be left of an interface that was, and answer for it.
+  ip link show dev "$1" &&
+    echo "$2" | wg set "$1" private-key /dev/stdin listen-port 51820 peer "$3" endpoint "$4:51820" allowed-ips "$7/32" &&
+    ip address replace "$6/24" dev "$1" && ip link set "$1" mtu "$5" up
+}
 (
-  for _ in $(seq 500); do
-    echo "$2" | wg set "$1" private-key /dev/stdin listen-port 51820 peer "$3" endpoint "$4:51820" \
-      allowed-ips "$7/32" > /dev/null 2>&1 && break
+  for _ in $(seq 1000); do
+    if configure "$@" > /dev/null 2>&1; then echo ready; break; fi
     sleep 0.02
   done
-  ip address add "$6/24" dev "$1"
-  ip link set "$1" mtu "$5" up
-  echo ready
 ) &
 LOG_LEVEL=error exec wireguard-go -f "$1"
 "#;
