@@ -97,22 +97,18 @@ impl ByteSize {
 }
 
 /// Why a value with a unit was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnitError {
     /// Nothing but blanks.
-    #[error("is empty")]
     Empty,
     /// It does not start with a decimal number.
-    #[error("does not start with a number")]
     NoNumber,
     /// A bare number.
-    #[error("has no unit: {hint}")]
     NoUnit {
         /// The units that there are.
         hint: String,
     },
     /// The unit is not one of this quantity's.
-    #[error("has the unknown unit `{unit}`: {hint}")]
     UnknownUnit {
         /// As it was written.
         unit: String,
@@ -120,25 +116,35 @@ pub enum UnitError {
         hint: String,
     },
     /// Smaller steps than the base unit.
-    #[error("is finer than {0}")]
     TooFine(&'static str),
     /// Beyond 64 bits of the base unit.
-    #[error("is too large")]
     TooLarge,
 }
 
 impl UnitError {
     /// Returns the fault, and what would be right where a hint says it.
     pub(crate) fn parts(&self) -> (String, Option<&str>) {
-        let (Self::NoUnit { hint } | Self::UnknownUnit { hint, .. }) = self else {
-            return (self.to_string(), None);
-        };
-        let text = self.to_string();
-        let fault =
-            text.strip_suffix(hint.as_str()).map_or(text.as_str(), |fault| fault.trim_end_matches(": "));
-        (fault.to_owned(), Some(hint))
+        match self {
+            Self::Empty => ("is empty".to_owned(), None),
+            Self::NoNumber => ("does not start with a number".to_owned(), None),
+            Self::NoUnit { hint } => ("has no unit".to_owned(), Some(hint)),
+            Self::UnknownUnit { unit, hint } => (format!("has the unknown unit `{unit}`"), Some(hint)),
+            Self::TooFine(base) => (format!("is finer than {base}"), None),
+            Self::TooLarge => ("is too large".to_owned(), None),
+        }
     }
 }
+
+impl fmt::Display for UnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.parts() {
+            (fault, Some(hint)) => write!(f, "{fault}: {hint}"),
+            (fault, None) => f.write_str(&fault),
+        }
+    }
+}
+
+impl std::error::Error for UnitError {}
 
 /// One quantity's units: as displayed, further spellings, and the size in base units; the largest
 /// first.
@@ -376,7 +382,9 @@ mod tests {
             let parsed: Duration = text.parse().unwrap();
             assert_eq!(parsed.get(), std::time::Duration::from_nanos(nanos), "{text}");
         }
-        assert!(matches!("5 m".parse::<Duration>(), Err(UnitError::UnknownUnit { .. })));
+        let error = "5 m".parse::<Duration>().unwrap_err();
+        let hint = "has the unknown unit `m`: write min for minutes or ms for milliseconds";
+        assert_eq!(error.to_string(), hint);
     }
 
     #[test]
@@ -387,8 +395,9 @@ mod tests {
         assert_eq!("0.1 KiB".parse::<ByteSize>(), Err(UnitError::TooFine("1 B")));
         // Megabits to everybody else.
         for text in ["512 Mb", "512Gb", "512 mb", "512 kb", "512 Mib", "1 b"] {
-            let parsed = text.parse::<ByteSize>();
-            assert!(matches!(parsed, Err(UnitError::UnknownUnit { .. })), "{text}: {parsed:?}");
+            let error = text.parse::<ByteSize>().unwrap_err();
+            let is_named = error.to_string().contains("`: a small b means bits: write KiB");
+            assert!(is_named, "{text}: {error}");
         }
         assert_eq!("2 mB".parse::<ByteSize>().unwrap().bytes(), 2_000_000);
     }
