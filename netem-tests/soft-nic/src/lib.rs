@@ -27,7 +27,7 @@ use std::time::Instant;
 pub use contents::{fill, holds};
 use memory::Memory;
 pub use memory::RegionHandle;
-pub use personality::{AckPolicy, FirstPsn, Personality, PortPolicy, Repeats, Spray};
+pub use personality::{AckPolicy, DuplicateAck, FirstPsn, Personality, PortPolicy, Repeats, Spray};
 use qp::QueuePair;
 pub use qp::Standing;
 use requester::Outgoing;

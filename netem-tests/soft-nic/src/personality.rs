@@ -19,6 +19,8 @@ pub struct Personality {
     pub repeats: Repeats,
     /// Time at which its responder acknowledges.
     pub acks: AckPolicy,
+    /// PSN by which its responder acknowledges a duplicate.
+    pub duplicates: DuplicateAck,
     /// Most PSNs sent and not acknowledged.
     pub window: u32,
     /// ACKs carry the number of posted receives; otherwise they carry no credits.
@@ -94,6 +96,16 @@ pub enum AckPolicy {
     Late(Duration),
 }
 
+/// The PSN by which a responder acknowledges a SEND or WRITE that it had before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DuplicateAck {
+    /// The last one executed (IBA volume 1, C9-105).
+    Newest,
+    /// The last one executed that was no READ's. In a queue pair that has had none it is 0xFFFFFF.
+    /// A reset leaves it as it was.
+    NewestButReads,
+}
+
 /// Room for packets ahead of the expected PSN, of a NIC that repeats selectively.
 pub(super) const KEPT_AHEAD: usize = 128;
 
@@ -112,6 +124,7 @@ impl Personality {
         first_psn: FirstPsn::Random,
         repeats: Repeats::GoBackN,
         acks: AckPolicy::Asked,
+        duplicates: DuplicateAck::NewestButReads,
         window: 128,
         credits: false,
         migreq: false,
@@ -125,6 +138,7 @@ impl Personality {
         name: "mlx5",
         repeats: Repeats::Adaptive,
         acks: AckPolicy::Coalesced(Duration::from_micros(20)),
+        duplicates: DuplicateAck::Newest,
         window: Self::NO_WINDOW,
         credits: true,
         migreq: true,
@@ -159,6 +173,7 @@ impl Personality {
         port: PortPolicy::OwnNumber,
         first_psn: FirstPsn::Zero,
         acks: AckPolicy::Late(Duration::from_micros(30)),
+        duplicates: DuplicateAck::Newest,
         window: 256,
         heeds_cnps: true,
         restart_reads_on_gap: true,
@@ -170,6 +185,7 @@ impl Personality {
         name: "irdma",
         port: PortPolicy::Same(0xc000),
         acks: AckPolicy::Each,
+        duplicates: DuplicateAck::Newest,
         window: 1024,
         heeds_cnps: true,
         restart_reads_on_gap: true,
@@ -181,6 +197,7 @@ impl Personality {
         name: "random-ports",
         port: PortPolicy::Random(0),
         acks: AckPolicy::Coalesced(Duration::from_micros(60)),
+        duplicates: DuplicateAck::Newest,
         window: 256,
         heeds_cnps: true,
         restart_reads_on_gap: true,

@@ -94,6 +94,7 @@ impl QueuePair {
                 std::mem::replace(&mut self.responder, Responder::new(self.config, remote.psn, self.watched));
             self.responder.done = std::mem::take(&mut old.done);
             self.responder.executed = std::mem::take(&mut old.executed);
+            self.responder.follow(&old);
         }
         let done = std::mem::take(&mut self.requester.done);
         self.requester = Requester::new(self.config, psn);

@@ -9,7 +9,7 @@ use roce::wire::{Aeth, AtomicAckEth, AtomicEth, Ext, Kind, Nak, Opcode, Packet, 
 
 use super::ahead::Ahead;
 use super::memory::{Memory, Want};
-use super::personality::{AckPolicy, Repeats, credit_code};
+use super::personality::{AckPolicy, DuplicateAck, Repeats, credit_code};
 use super::requester::Outgoing;
 use super::types::{HostStats, Operation, QpConfig, Sge, Status};
 
@@ -111,6 +111,8 @@ enum Refusal {
 pub(super) struct Responder {
     config: QpConfig,
     expected: Psn,
+    /// The PSN after the last one executed that was no READ's, over all incarnations.
+    after_write: Psn,
     msn: u32,
     message: Message,
     receives: VecDeque<Receive>,
@@ -137,6 +139,7 @@ impl Responder {
         Self {
             config,
             expected,
+            after_write: Psn::default(),
             msn: 0,
             message: Message::None,
             receives: VecDeque::with_capacity(config.recv_depth),
@@ -155,6 +158,11 @@ impl Responder {
     /// Sets the first PSN; receives posted before stay.
     pub(super) fn expect(&mut self, psn: Psn) {
         self.expected = psn;
+    }
+
+    /// Takes over what a reset leaves as it was.
+    pub(super) fn follow(&mut self, old: &Responder) {
+        self.after_write = old.after_write;
     }
 
     pub(super) fn expected(&self) -> Psn {
@@ -355,6 +363,7 @@ impl Responder {
             _ => return Err(INVALID),
         }
         self.expected = psn.next();
+        self.after_write = self.expected;
         if packet.bth.opcode.ends_message() {
             self.count_message();
         }
@@ -520,6 +529,7 @@ impl Responder {
     /// A request that must not run twice has run.
     fn answer_once(&mut self, psn: Psn, result: Answer, now: Instant) {
         self.expected = psn.next();
+        self.after_write = self.expected;
         self.count_message();
         if self.answers.len() >= usize::from(self.config.max_dest_rd_atomic) {
             self.answers.pop_front();

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use roce::wire::{Ext, Kind, Packet, Psn, Reth, Syndrome};
 
-use super::{Memory, Reply, Responder, Want};
+use super::{DuplicateAck, Memory, Reply, Responder, Want};
 
 impl Responder {
-    /// SEND and WRITE: the last ACK again. READ: run again. What must not run twice: the saved
+    /// SEND and WRITE: an ACK of what it has, or of what its NIC takes for that. READ: run again. What must not run twice: the saved
     /// result.
     pub(super) fn handle_duplicate(&mut self, packet: &Packet<'_>, memory: &Memory, now: Instant) {
         let psn = packet.bth.psn;
@@ -28,7 +28,11 @@ impl Responder {
     fn acknowledge_again(&mut self, now: Instant) {
         // A NAK that waits to be sent already says where we are.
         if !matches!(self.replies.back(), Some(Reply::Acknowledge { aeth, .. }) if !aeth.syndrome.is_ack()) {
-            self.acknowledge(self.expected.prev(), Syndrome::ACK, now);
+            let next = match self.config.personality.duplicates {
+                DuplicateAck::Newest => self.expected,
+                DuplicateAck::NewestButReads => self.after_write,
+            };
+            self.acknowledge(next.prev(), Syndrome::ACK, now);
         }
     }
 

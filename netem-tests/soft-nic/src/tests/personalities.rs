@@ -170,3 +170,44 @@ fn responders_tell_how_many_receives_there_are() {
     // Six are left: code 5.
     assert_eq!(*seen.lock().unwrap(), [5]);
 }
+
+/// Sends a SEND that the queue pair had before to host 1, and returns the place that is named in
+/// answer.
+fn duplicate(pair: &mut Pair, seen: &Seen) -> u32 {
+    let mut transport = [0; 12];
+    transport[0] = Opcode::SendMiddle.to_u8();
+    transport[5..8].copy_from_slice(&pair.qpns[1].get().to_be_bytes()[1..]);
+    transport[8..12].copy_from_slice(&0x00ff_ffd0_u32.to_be_bytes());
+    let addressing = Addressing { src: ip(1), dst: ip(2), src_port: 0xc000, tclass: 0, ttl: 64 };
+    let mut packet = vec![0; MAX_PACKET];
+    let len = roce::ip::emit(&addressing, 1, &transport, &mut packet).unwrap();
+    pair.hosts[1].handle_packet(&packet[..len], pair.now);
+    pair.run();
+    seen.lock().unwrap().last().unwrap().1
+}
+
+#[test]
+fn duplicates_are_acknowledged_by_the_newest_psn_or_one_that_leaves_reads_out() {
+    let before = u32::MAX;
+    for (nic, places) in
+        [(Personality::IRDMA, [before, 2, 6, before]), (Personality::SOFT_ROCE, [0x1f, 2, 2, 2])]
+    {
+        let mut pair = pair(nic);
+        let seen = watch(&mut pair, |_, _| false);
+        let mut found = vec![duplicate(&mut pair, &seen)];
+        let target = write(&mut pair, 3);
+        pair.run();
+        found.push(duplicate(&mut pair, &seen));
+        let local = pair.hosts[0].register(vec![0; 1024], Access::LOCAL);
+        let source = pair.hosts[1].register(pattern(1024, 1), Access::ALL);
+        let (qpns, first) = (pair.qpns, Psn::new(0xff_ffe0));
+        pair.hosts[0].post_read(qpns[0], 2, local.slice(0, 1024), remote(&source, 0)).unwrap();
+        pair.run();
+        assert_eq!(statuses(&pair.completions(0)), [(1, Status::Success), (2, Status::Success)]);
+        assert_eq!(pair.hosts[1].memory(target.key).unwrap(), pattern(768, 1));
+        found.push(duplicate(&mut pair, &seen));
+        pair.hosts[1].connect(qpns[1], first, Remote { ip: ip(1), qpn: qpns[0], psn: first }).unwrap();
+        found.push(duplicate(&mut pair, &seen));
+        assert_eq!(found, places, "{}", nic.name);
+    }
+}

@@ -7,6 +7,11 @@
 //! that PSN is not known exactly the target tells it: it answers a packet behind it with an ACK of
 //! the last it has, and one ahead of it with a sequence NAK.
 //!
+//! The NAK is right, but comes once for each gap. The ACK need not be right: Soft-RoCE leaves READs
+//! out (`rxe_resp.c`, `ack_psn`). So an ACK is taken for a place only until the target acknowledges
+//! a packet at that very place. From then on, and if it names a place that is out of reach, it says
+//! that the target is there ([`Search`]).
+//!
 //! A target that never answered this flow may stand before its first request: what came earlier is
 //! lost, or only the requester can bring it. It is then left alone for [`GRACE`] as well.
 //!
@@ -14,8 +19,11 @@
 //! was, the first packets lie far behind and far ahead: no target takes either for the next, and
 //! its answer says where it is, and who its partner is.
 
+mod search;
+
 use std::time::{Duration, Instant};
 
+use self::search::Search;
 use crate::flow::horizon::NEARBY;
 use crate::flow::rewritten::Style;
 use crate::pairing::Span;
@@ -39,8 +47,29 @@ pub(super) struct Abort {
     /// When to send next; `None`: now.
     #[serde_as(as = "Option<snapshot::At>")]
     at: Option<Instant>,
-    /// The target has said where it is, or it is known.
-    knows: bool,
+    knowledge: Knowledge,
+    /// PSN of the last packet, while its answer may come.
+    #[serde(skip)]
+    sent: Option<Psn>,
+    /// How often the poison met silence there.
+    #[serde(skip)]
+    ignored: u32,
+}
+
+/// Knowledge of where the target stands. Snapshots have it where they had a flag: the first two are
+/// its values.
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+enum Knowledge {
+    /// It is somewhere around [`Abort::psn`].
+    Rough,
+    /// It was known, or an ACK has said so.
+    Told,
+    /// The same, after [`GRACE`].
+    Found,
+    /// A sequence NAK has said so.
+    Named,
+    /// Its ACKs do not tell.
+    Sought(Search),
 }
 
 /// The outcome of an abort.
@@ -73,8 +102,20 @@ impl Abort {
     pub(super) fn new(to: Qpn, style: Style, una: Psn, high: Psn) -> Abort {
         // Two more: a poison taken for the middle of a message moves it on.
         let reach = (0, high.distance(una).max(0) + 2);
-        let (origin, psn, at) = (una, una, None);
-        Abort { to, style, origin, reach, psn, tries: 0, silent: 0, use_write: false, at, knows: true }
+        Abort {
+            to,
+            style,
+            origin: una,
+            reach,
+            psn: una,
+            tries: 0,
+            silent: 0,
+            use_write: false,
+            at: None,
+            knowledge: Knowledge::Told,
+            sent: None,
+            ignored: 0,
+        }
     }
 
     /// The target never answered: it may stand before the first request, too.
@@ -85,7 +126,7 @@ impl Abort {
     /// Ends a connection of which no more is known than roughly where it stood.
     pub(super) fn unknown(to: Qpn, style: Style, hint: Psn) -> Abort {
         let reach = (-Abort::ELSEWHERE, Abort::ELSEWHERE);
-        Abort { reach, knows: false, ..Abort::new(to, style, hint, hint) }
+        Abort { reach, knowledge: Knowledge::Rough, ..Abort::new(to, style, hint, hint) }
     }
 
     /// PSNs that a probe may be answered with.
@@ -95,11 +136,13 @@ impl Abort {
 
     /// PSNs that any of its probes may be answered with.
     pub(super) fn asked(&self) -> Span {
-        Abort::span(self.psn).with(&Abort::span(self.origin))
+        let asked = Abort::span(self.psn).with(&Abort::span(self.origin));
+        let [first, last] = self.bounds().map(Abort::span);
+        if self.is_sought() { asked.with(&first).with(&last) } else { asked }
     }
 
     pub(super) fn next_ask(&self) -> Option<Span> {
-        (self.at.is_none() && self.tries < Abort::TRIES).then(|| Abort::span(self.psn))
+        (self.at.is_none() && self.tries < Abort::TRIES).then(|| Abort::span(self.next()))
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -112,15 +155,39 @@ impl Abort {
     }
 
     pub(super) fn awaits(&self, psn: Psn) -> bool {
-        self.at.is_some() && psn.is_within(self.psn - REACH, 2 * REACH + 1)
+        let span = if self.is_sought() { self.asked() } else { Abort::span(self.psn) };
+        self.at.is_some() && psn.is_within(span.first, span.count)
     }
 
-    /// Where the next probe goes, from where the target is thought to be.
-    fn probe(&self) -> i32 {
+    fn is_sought(&self) -> bool {
+        matches!(self.knowledge, Knowledge::Sought(_))
+    }
+
+    /// Returns whether the target is still to be left alone for [`GRACE`] if it stands there.
+    fn is_left_alone(&self, psn: Psn) -> bool {
+        match self.knowledge {
+            Knowledge::Rough => true,
+            Knowledge::Told => psn.is_before(self.origin),
+            Knowledge::Found | Knowledge::Named | Knowledge::Sought(_) => false,
+        }
+    }
+
+    /// The first and the last PSN that the target may expect.
+    fn bounds(&self) -> [Psn; 2] {
+        let (behind, ahead) = self.reach;
+        [behind, ahead].map(|place| moved(self.origin, place))
+    }
+
+    /// PSN of the next packet.
+    fn next(&self) -> Psn {
         let [here, others @ ..] = Abort::PROBES;
         let silent = self.silent as usize;
-        let place = if self.knows { Abort::PROBES.get(silent % 3) } else { others.get(silent % 2) };
-        place.copied().unwrap_or(here)
+        let place = match &self.knowledge {
+            Knowledge::Sought(search) => return search.next(self.psn + REACH),
+            Knowledge::Rough => others.get(silent % 2),
+            Knowledge::Told | Knowledge::Found | Knowledge::Named => Abort::PROBES.get(silent % 3),
+        };
+        moved(self.psn, place.copied().unwrap_or(here))
     }
 
     pub(super) fn transmit(&mut self, rto: Duration, now: Instant, out: &mut [u8]) -> Option<usize> {
@@ -128,13 +195,16 @@ impl Abort {
             return None;
         }
         let opcode = if self.use_write { Opcode::WriteMiddle } else { Opcode::SendMiddle };
-        let psn = Psn::new(self.psn.get().wrapping_add_signed(self.probe()));
+        let psn = self.next();
         let mut bth = self.style.bth(opcode, self.to, psn);
         bth.ack_req = true;
         let repr = Repr { bth, ext: Ext::None, payload: &[] };
         let len = repr.emit(out).ok()?;
-        self.at = Some(now + rto.saturating_mul(1 << (self.tries / 2).min(5)));
-        self.tries += 1;
+        self.sent = Some(psn);
+        // The steps of a search are bounded by themselves.
+        let backoff = if self.is_sought() { 1 } else { (self.tries / 2).min(5) };
+        self.tries += u32::from(!self.is_sought());
+        self.at = Some(now + rto.saturating_mul(1 << backoff));
         Some(len)
     }
 
@@ -142,56 +212,106 @@ impl Abort {
         let (Kind::Acknowledge, Ext::Aeth(aeth)) = (packet.bth.opcode.kind(), packet.ext) else {
             return Outcome::Going;
         };
-        let (behind, ahead) = self.reach;
-        let stands = if aeth.syndrome.is_ack() { packet.bth.psn.next() } else { packet.bth.psn };
-        if !(behind..=ahead).contains(&stands.distance(self.origin)) {
+        let psn = packet.bth.psn;
+        if aeth.syndrome.is_ack() {
+            self.handle_ack(psn, now);
+            return Outcome::Going;
+        }
+        if !self.is_reached(psn) {
             // The queue pair is in another incarnation; what was to be ended is over.
             return Outcome::GivenUp;
         }
-        let says_where = aeth.syndrome.is_ack() || aeth.syndrome == Syndrome::Nak(Nak::PsnSequence);
         match aeth.syndrome {
-            _ if says_where && !self.knows => self.find(stands, now),
-            _ if says_where && stands.is_before(self.origin) => self.find_behind(stands, now),
-            Syndrome::Ack { .. } => {
-                // Either it had this PSN before, or it took the poison for the rest of a message:
-                // the other kind will not fit that.
-                let psn = packet.bth.psn.next();
-                if psn == self.psn.next() {
-                    self.use_write = !self.use_write;
-                }
-                self.learn(psn);
-            }
-            Syndrome::Nak(Nak::PsnSequence) => self.learn(packet.bth.psn),
+            Syndrome::Nak(Nak::PsnSequence) => self.handle_sequence_nak(psn, now),
             Syndrome::Rnr { timer } => {
-                self.learn(packet.bth.psn);
+                self.learn(psn);
                 self.at = Some(now + timer.duration());
             }
-            Syndrome::Nak(_) | Syndrome::Reserved(_) => return Outcome::Poisoned,
+            Syndrome::Ack { .. } | Syndrome::Nak(_) | Syndrome::Reserved(_) => return Outcome::Poisoned,
         }
         Outcome::Going
     }
 
+    /// Returns whether the target may expect this PSN.
+    fn is_reached(&self, psn: Psn) -> bool {
+        let (behind, ahead) = self.reach;
+        (behind..=ahead).contains(&psn.distance(self.origin))
+    }
+
+    fn handle_sequence_nak(&mut self, psn: Psn, now: Instant) {
+        let is_behind = psn.is_before(self.origin);
+        let waits = match self.knowledge {
+            Knowledge::Rough => true,
+            Knowledge::Told | Knowledge::Found | Knowledge::Sought(_) => is_behind,
+            Knowledge::Named => false,
+        };
+        if is_behind && !matches!(self.knowledge, Knowledge::Rough) {
+            // The target of an unheard flow stands before its first request.
+            self.reach = (0, self.reach.1 + self.origin.distance(psn));
+            self.origin = psn;
+        }
+        self.knowledge = Knowledge::Named;
+        if waits { self.wait_at(psn, now) } else { self.learn(psn) }
+    }
+
+    fn handle_ack(&mut self, psn: Psn, now: Instant) {
+        let to = psn.next();
+        // It had the poison before, or took it, so that it expects a later PSN.
+        let is_past = self.sent == Some(self.psn);
+        if let Knowledge::Sought(search) = &mut self.knowledge {
+            let Some(sent) = self.sent.filter(|sent| search.acknowledge(*sent)) else { return };
+            self.use_write ^= psn == sent;
+            return self.send_next();
+        }
+        if matches!(self.knowledge, Knowledge::Named) && !is_past {
+            return self.learn(self.psn);
+        }
+        let is_refuted = if is_past { !to.is_after(self.psn) } else { to == self.psn && self.ignored > 1 };
+        if !self.is_reached(to) || is_refuted {
+            return self.search(now);
+        }
+        let waits = self.is_left_alone(to);
+        self.knowledge = Knowledge::Found;
+        if waits {
+            return self.wait_at(to, now);
+        }
+        // If it took the poison for the rest of a message, the other kind will not fit that.
+        self.use_write ^= psn == self.psn;
+        self.learn(to);
+    }
+
     /// The target is there. Should its queue pair have begun another life, it shows: this is given
     /// up when a request comes.
-    fn find(&mut self, psn: Psn, now: Instant) {
-        (self.knows, self.psn, self.silent) = (true, psn, 0);
+    fn wait_at(&mut self, psn: Psn, now: Instant) {
+        (self.psn, self.silent, self.sent) = (psn, 0, None);
         self.at = Some(now + GRACE);
     }
 
-    /// The target of an unheard flow stands before its first request.
-    fn find_behind(&mut self, psn: Psn, now: Instant) {
-        self.reach = (0, self.reach.1 + self.origin.distance(psn));
-        self.origin = psn;
-        self.find(psn, now);
+    /// The target is there, and its ACKs do not say where.
+    fn search(&mut self, now: Instant) {
+        let bounds = self.bounds();
+        let waits = self.is_left_alone(bounds[0]);
+        self.knowledge = Knowledge::Sought(Search::new(bounds, self.sent));
+        self.silent = 0;
+        if waits { self.wait_at(self.psn, now) } else { self.send_next() }
     }
 
     fn learn(&mut self, psn: Psn) {
-        let news = self.psn != psn || self.silent > 0;
-        if news && self.tries < Abort::TRIES {
-            self.at = None;
+        if self.psn != psn {
+            self.ignored = 0;
+        }
+        if self.psn != psn || self.silent > 0 {
+            self.send_next();
         }
         self.psn = psn;
         self.silent = 0;
+    }
+
+    /// The last packet has its answer: another one may follow.
+    fn send_next(&mut self) {
+        if self.tries < Abort::TRIES {
+            (self.at, self.sent) = (None, None);
+        }
     }
 
     pub(super) fn timeout(&self) -> Option<Instant> {
@@ -202,11 +322,26 @@ impl Abort {
         if self.at.is_none_or(|at| at > now) {
             return Outcome::Going;
         }
+        match (&mut self.knowledge, self.sent.take()) {
+            (Knowledge::Sought(search), sent) => {
+                if sent.is_some_and(|sent| search.is_in_vain(sent)) {
+                    self.tries += Abort::TRIES / 2;
+                }
+            }
+            (_, sent) => {
+                self.silent += 1;
+                self.ignored += u32::from(sent == Some(self.psn));
+            }
+        }
         if self.tries >= Abort::TRIES {
             return Outcome::GivenUp;
         }
-        self.silent += 1;
         self.at = None;
         Outcome::Going
     }
+}
+
+/// The PSN so far ahead, or behind if that is negative.
+fn moved(psn: Psn, by: i32) -> Psn {
+    Psn::new(psn.get().wrapping_add_signed(by))
 }

@@ -51,7 +51,7 @@ fn abort_poisons_the_psn_the_target_expects() {
 /// Its numbers may have been used again since the flow came to rest.
 #[test]
 fn a_target_that_stands_elsewhere_is_left_alone() {
-    for elsewhere in [acknowledge(3, 0x60, 0), acknowledge(80, 0x1f, 0), acknowledge(200, 0x60, 0)] {
+    for elsewhere in [acknowledge(3, 0x60, 0), acknowledge(200, 0x60, 0)] {
         let mut bench = Bench::new();
         bench.message(99, 1);
         bench.sent();
@@ -181,12 +181,12 @@ fn abort_of_an_unknown_flow_asks_first_and_leaves_it_alone_for_a_while() {
 
 #[test]
 fn an_abort_spares_another_life_of_the_queue_pair() {
-    for (psn, syndrome) in [(0x70_0000, 0x60), (0x0f_ffff, 0x1f)] {
+    for psn in [0x70_0000, 0x0f_ffff] {
         let now = epoch();
         let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(1000), now);
         let mut bench = Bench { far, now };
         assert_eq!(bench.sent().len(), 1);
-        bench.response(&acknowledge(psn, syndrome, 0));
+        bench.response(&acknowledge(psn, 0x60, 0));
         assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered));
         assert!(bench.sent().is_empty());
     }
@@ -198,4 +198,139 @@ fn an_abort_before_any_request_is_over_at_once() {
     bench.far.abort(bench.now);
     assert_eq!(bench.far.failure(), Some(Failure::Aborted));
     assert!(bench.sent().is_empty());
+}
+
+/// A target that expects one PSN, and whose ACKs of duplicates name another: Soft-RoCE leaves READs
+/// out, and names 0xFFFFFF if there was nothing else.
+struct Target {
+    expected: u32,
+    names: u32,
+    /// It has complained of the gap before.
+    is_deaf: bool,
+    /// Each so many packets to it or from it are lost.
+    loses: u32,
+    packets: u32,
+}
+
+impl Target {
+    fn new(expected: u32, names: u32, is_deaf: bool) -> Target {
+        Target { expected, names, is_deaf, loses: u32::MAX, packets: 0 }
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.packets += 1;
+        self.packets.is_multiple_of(self.loses)
+    }
+
+    fn answer(&mut self, psn: Psn) -> Option<Vec<u8>> {
+        if self.is_lost() {
+            return None;
+        }
+        let answer = match psn.distance(Psn::new(self.expected)) {
+            0 => acknowledge(self.expected, 0x61, 0),
+            1.. if std::mem::replace(&mut self.is_deaf, true) => return None,
+            1.. => acknowledge(self.expected, 0x60, 0),
+            _ => acknowledge(self.names, 0x1f, 0),
+        };
+        (!self.is_lost()).then_some(answer)
+    }
+
+    /// Answers until the flow is over. Returns how many packets came.
+    fn serve(&mut self, bench: &mut Bench) -> usize {
+        let mut count = 0;
+        while !bench.far.is_dead() {
+            for bytes in bench.sent() {
+                count += 1;
+                if let Some(answer) = self.answer(parse(&bytes).bth.psn) {
+                    bench.response(&answer);
+                }
+            }
+            bench.wait(Duration::from_millis(1));
+        }
+        count
+    }
+}
+
+/// A flow with a READ of eight packets from PSN 100 on, that the target has answered up to there
+/// (`is_heard`) or not at all.
+fn reading(is_heard: bool) -> Bench {
+    let mut bench = Bench::new();
+    if is_heard {
+        bench.message(99, 1);
+        bench.sent();
+        bench.response(&acknowledge(99, 0x1f, 1));
+    }
+    bench.request(Opcode::ReadRequest, 100, 8 * 256);
+    bench.sent();
+    bench.far.abort(bench.now);
+    bench
+}
+
+const NOTHING: u32 = 0xff_ffff;
+
+#[test]
+fn a_target_whose_acks_leave_reads_out_is_found() {
+    for names in [NOTHING, 99, 103] {
+        for (is_deaf, most) in [(false, 4), (true, 12)] {
+            let mut bench = reading(true);
+            let count = Target::new(108, names, is_deaf).serve(&mut bench);
+            assert_eq!(bench.far.failure(), Some(Failure::Aborted), "{names} {is_deaf}");
+            assert!(count <= most, "{names} {is_deaf}: {count}");
+        }
+    }
+}
+
+#[test]
+fn a_target_whose_acks_leave_reads_out_is_found_before_a_flow_it_never_answered() {
+    for (expected, names) in [(92, NOTHING), (92, 80), (108, NOTHING), (100, 99), (0xff_ff00, 0xff_fe00)] {
+        for is_deaf in [false, true] {
+            let mut bench = reading(false);
+            let start = bench.now;
+            let count = Target::new(expected, names, is_deaf).serve(&mut bench);
+            assert_eq!(bench.far.failure(), Some(Failure::Aborted), "{expected} {names} {is_deaf}");
+            assert!(count <= 40, "{expected} {names} {is_deaf}: {count}");
+            let is_before = Psn::new(expected).is_before(Psn::new(100));
+            let waited = bench.now >= start + Duration::from_secs(1);
+            assert!(waited || !is_before, "another incarnation's request may come");
+        }
+    }
+}
+
+#[test]
+fn abort_of_an_unknown_flow_finds_a_target_whose_acks_leave_reads_out() {
+    for names in [NOTHING, 500, 1200] {
+        for is_deaf in [false, true] {
+            for loses in [u32::MAX, 7] {
+                let now = epoch();
+                let hint = Psn::new(1000);
+                let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, hint, now);
+                let mut bench = Bench { far, now };
+                let count = Target { loses, ..Target::new(990, names, is_deaf) }.serve(&mut bench);
+                assert_eq!(bench.far.failure(), Some(Failure::Aborted), "{names} {is_deaf} {loses}");
+                assert!(count <= 80, "{names} {is_deaf} {loses}: {count}");
+                assert!(bench.now >= now + Duration::from_secs(1), "{names} {is_deaf} {loses}");
+            }
+        }
+    }
+}
+
+/// Whatever its ACKs name, a target that stands elsewhere is in another incarnation.
+#[test]
+fn a_search_spares_another_life_of_the_queue_pair() {
+    for names in [NOTHING, 99, 103, 1000] {
+        for is_deaf in [false, true] {
+            for elsewhere in [81, 112, 0x70_0000] {
+                let mut bench = reading(true);
+                let count = Target::new(elsewhere, names, is_deaf).serve(&mut bench);
+                assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered), "{elsewhere} {names}");
+                assert!(count <= 40, "{elsewhere} {names} {is_deaf}: {count}");
+            }
+            let now = epoch();
+            let far = Far::abort_unknown(Bench::config(), Arc::default(), T, 0xffff, Psn::new(1000), now);
+            let mut bench = Bench { far, now };
+            let count = Target::new(0x70_0000, names, is_deaf).serve(&mut bench);
+            assert_eq!(bench.far.failure(), Some(Failure::AbortUnanswered), "{names}");
+            assert!(count <= 160, "{names} {is_deaf}: {count}");
+        }
+    }
 }
