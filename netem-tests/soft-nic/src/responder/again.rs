@@ -7,8 +7,8 @@ use roce::wire::{Ext, Kind, Packet, Psn, Reth, Syndrome};
 use super::{DuplicateAck, Memory, Reply, Responder, Want};
 
 impl Responder {
-    /// SEND and WRITE: an ACK of what it has, or of what its NIC takes for that. READ: run again. What must not run twice: the saved
-    /// result.
+    /// SEND and WRITE: an ACK of what it has, or of what its NIC takes for that. READ: run again.
+    /// What must not run twice: the saved result.
     pub(super) fn handle_duplicate(&mut self, packet: &Packet<'_>, memory: &Memory, now: Instant) {
         let psn = packet.bth.psn;
         match (packet.bth.opcode.kind(), packet.ext) {

@@ -345,3 +345,16 @@ impl Abort {
 fn moved(psn: Psn, by: i32) -> Psn {
     Psn::new(psn.get().wrapping_add_signed(by))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flow::tests::epoch;
+
+    #[test]
+    fn knowledge_is_written_as_the_flag_that_it_was() {
+        let flags = snapshot::write(&[false, true], epoch()).unwrap();
+        let knowledge = snapshot::write(&[Knowledge::Rough, Knowledge::Told], epoch()).unwrap();
+        assert_eq!(knowledge, flags);
+    }
+}

@@ -23,7 +23,7 @@ const T: Qpn = Qpn::new(0x22);
 
 /// Some instant; tests only add to it.
 #[expect(clippy::disallowed_methods, reason = "no other way to get an Instant; only differences matter")]
-pub(super) fn epoch() -> Instant {
+pub(in crate::flow) fn epoch() -> Instant {
     Instant::now()
 }
 
