@@ -76,6 +76,10 @@ struct Earlier {
     /// of snapshots does not know of it.
     #[serde(skip)]
     amid: Option<Psn>,
+    /// Somebody else has sent a request in the requester's name, little behind where that was.
+    /// Version 1 of snapshots does not know of it.
+    #[serde(skip)]
+    is_imitated: bool,
 }
 
 impl Incarnation {
@@ -85,10 +89,11 @@ impl Incarnation {
 
     /// The incarnation of a flow that takes the place of another one.
     fn after(earlier: Earlier) -> Incarnation {
-        let Earlier { lost, before, own, owed, amid } = &earlier;
+        let Earlier { lost, before, own, owed, amid, is_imitated } = &earlier;
         let is_any = lost.is_some()
             || owed.is_some()
             || amid.is_some()
+            || *is_imitated
             || [before, own].into_iter().any(Option::is_some);
         Incarnation { questions: None, earlier: is_any.then(|| Box::new(earlier)) }
     }
@@ -202,12 +207,14 @@ impl Near {
     fn anew_at(&self, config: impl Into<Arc<NearConfig>>, psn: Psn, style: Style, now: Instant) -> Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
         (near.seen, near.turn) = (Seen::new(self.seen.mtu()), self.turn);
-        // What lies little before that is the requester's own, which is asked about now.
-        let is_own = |goes_on: &Psn| (0..=NEARBY).contains(&goes_on.distance(psn));
+        let is_imitated = self.is_imitated(psn);
+        // What lies little before that is the requester's own, which is asked about now. Once it
+        // was somebody else's, the requester is heard at once where it goes on.
+        let is_own = |goes_on: &Psn| !is_imitated && (0..=NEARBY).contains(&goes_on.distance(psn));
         let goes_on = self.goes_on_at();
         let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
         let (lost, owed, amid) = (self.incarnation.lost(), self.left_for(psn), self.amid_for(psn));
-        near.incarnation = Incarnation::after(Earlier { lost, before, own, owed, amid });
+        near.incarnation = Incarnation::after(Earlier { lost, before, own, owed, amid, is_imitated });
         near.begin(psn, style);
         near
     }
@@ -218,6 +225,13 @@ impl Near {
         let is_known = self.is_started() && !self.is_failed() && !self.is_unproven();
         let hinted = || self.incarnation.questions.as_ref()?.hinted;
         if is_known { Some(self.told.to()) } else { hinted().or(self.incarnation.goes_on_at()) }
+    }
+
+    /// Returns whether somebody else was heard in the requester's name, little behind where that
+    /// was: this flow began with that, and the requester goes on at `psn` as if nothing had been.
+    fn is_imitated(&self, psn: Psn) -> bool {
+        let Some(earlier) = &self.incarnation.earlier else { return false };
+        earlier.is_imitated || earlier.own == Some(psn) && self.seen.floor().is_before(psn)
     }
 
     /// Returns whether a request is the next one of the incarnation before, or its last, whose ACK
