@@ -37,6 +37,7 @@ use crate::shared::Shared;
 use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::timers::Timers;
+use crate::unheard::Unheard;
 use ready::{Line, Ready};
 
 slotmap::new_key_type! {
@@ -147,7 +148,8 @@ impl Asking {
 }
 
 /// All far flows of a gateway. Bound: `settings.flows`, and each requester's share of them
-/// ([`Hosts`]); a request that would open one more is answered with `Fail`.
+/// ([`Hosts`]); for one more the oldest goes whose target has never spoken, and if there is none
+/// the request is answered with `Fail`.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct FarSide {
     /// Each by itself, so that a table that doubles moves none of them.
@@ -170,6 +172,9 @@ pub(crate) struct FarSide {
     flying: Vec<FarKey>,
     /// Flows that were over before all of their requests had come, the youngest last.
     closed: VecDeque<FlowId>,
+    /// Flows that give way when there are as many as there may be.
+    #[serde(skip)]
+    unheard: Unheard<FarKey>,
     /// Flows of each requester.
     hosts: Hosts,
     /// Last packets of messages that have gone to their targets, repetitions included.
@@ -192,6 +197,7 @@ impl FarSide {
             withheld: BackPressureQueue::new(),
             flying: Vec::new(),
             closed: VecDeque::new(),
+            unheard: Unheard::default(),
             hosts: Hosts::default(),
             handed_over: 0,
             stopping: false,

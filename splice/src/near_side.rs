@@ -50,6 +50,7 @@ use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
+use crate::unheard::Unheard;
 
 /// One flow at its requester's side.
 #[serde_with::serde_as]
@@ -159,7 +160,8 @@ impl Places {
 
 /// All near flows of a gateway. Bound: `settings.flows`, and each requester's share of them
 /// ([`Hosts`]); beyond its share a host's request is dropped; for one more the flow goes that
-/// failed first, if any has, and otherwise its request is dropped. Either is counted.
+/// failed first, or else the oldest whose target has never spoken, and if there is none its request
+/// is dropped. Either is counted.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct NearSide {
     /// Each by itself, so that a table that doubles moves none of them.
@@ -192,6 +194,9 @@ pub(crate) struct NearSide {
     budget: Budget,
     /// Flows that failed and may still be there, in that order.
     failed: VecDeque<NearKey>,
+    /// Flows that give way when there are as many as there may be.
+    #[serde(skip)]
+    unheard: Unheard<NearKey>,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
 }
@@ -216,6 +221,7 @@ impl NearSide {
             grants: Grants::default(),
             budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
+            unheard: Unheard::default(),
             closed: false,
         }
     }

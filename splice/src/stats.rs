@@ -160,8 +160,8 @@ pub struct Stats {
     pub rnr_given_up: u64,
     /// Near flows replaced by a newer queue pair of the same number.
     pub replaced: u64,
-    /// Near flows that had failed and were forgotten early, since as many were there as there may
-    /// be.
+    /// Flows that were forgotten early, since as many were there as there may be: near ones that
+    /// had failed, and such of either side whose targets had never spoken.
     pub evicted: u64,
     /// Flows ended in an error that the programs see, by [`Reason`] (index: its number). At 0: near
     /// flows that ended by a fatal NAK from the target's side.

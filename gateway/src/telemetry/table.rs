@@ -419,7 +419,7 @@ metrics! {
         flows_idle_closed: Counter Flows "longhaul_flows_idle_closed_total" "Flows forgotten because they were idle"
         flows_rnr_given_up: Counter Flows "longhaul_flows_rnr_given_up_total" "Flows whose requester gave up a target that was not ready to receive"
         flows_replaced: Counter Flows "longhaul_flows_replaced_total" "Flows replaced by a newer queue pair of the same number, or, after a second at rest, by what may be one"
-        flows_evicted: Counter Flows "longhaul_flows_evicted_total" "Flows that had failed and were forgotten early, since limits.flows was reached"
+        flows_evicted: Counter Flows "longhaul_flows_evicted_total" "Flows that had failed, or whose target had never spoken, forgotten early for want of room in limits.flows"
         flows_silenced: Counter Flows "longhaul_flows_silenced_total" "Flows that ended with their session, and whose requesters get no answer for 30 s before they are refused"
         requests_refused: Counter Flows "longhaul_requests_refused_total" "Flows refused with an error when they were tried again, because they ended with an earlier session"
         buffers: Gauge Count "longhaul_buffers" "Packet buffers held for local targets"

@@ -565,6 +565,13 @@ impl Near {
         bound.is_after(self.told.to()) && !self.holds_back(bound)
     }
 
+    /// Returns true if the target has never spoken, and the requester was told nothing. It has all
+    /// that it sent, so that it may begin with another flow as well.
+    pub fn has_heard_nothing(&self) -> bool {
+        let is_told = self.told.to() != self.ring.done();
+        !self.is_failed() && !self.is_proven() && !is_told && !self.incarnation.is_known_from_before()
+    }
+
     /// The flow failed and has lingered long enough: forget it.
     pub fn is_dead(&self) -> bool {
         self.failed().is_some_and(Failed::is_over)

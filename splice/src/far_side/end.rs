@@ -1,13 +1,16 @@
 //! Responder side: flows that end: given up, aborted, ended with their session, replaced or
 //! forgotten.
 
+use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
+use slotmap::SlotMap;
 use transport::Urgency;
 
-use super::{FarKey, FarSide};
+use super::{FarFlow, FarKey, FarSide};
 use crate::context::Context;
 use crate::failures::Cause;
 use crate::record::{FlowId, Head, Reason};
@@ -169,10 +172,7 @@ impl FarSide {
         let missing = requests.wrapping_sub(flow.map_or(0, |flow| flow.requests.next())).cast_signed() > 0;
         if missing {
             // This went ahead of them.
-            if self.closed.len() >= CLOSED {
-                self.closed.pop_front();
-            }
-            self.closed.push_back(id);
+            note_closed(&mut self.closed, id);
         }
         let Some((slot, flow)) = slot.zip(flow) else {
             ctx.stats.late_records += 1;
@@ -206,6 +206,33 @@ impl FarSide {
         self.end_turn(key, ctx);
     }
 
+    /// Has flows whose targets have never spoken give way to one more of this host, where a few are
+    /// enough. Their requesters' gateways hear of it.
+    pub(super) fn make_room(&mut self, host: IpAddr, ctx: &mut Context<'_>) {
+        let needed = self.hosts.needs(host);
+        while needed <= MOST_EVICTED && ctx.settings.flows.saturating_sub(self.flows.len()) < needed {
+            let flows = &self.flows;
+            let oldest = self.unheard.pop(ctx.settings.rtt, ctx.now, |slot| has_heard_nothing(flows, slot));
+            let Some((slot, flow)) = oldest.and_then(|slot| Some((slot, self.flows.get(slot)?))) else {
+                return;
+            };
+            let id = flow.id;
+            if self.by_id.get(&id) == Some(slot) {
+                let head = Head::Fail { flow: id, reason: Reason::NoRoom };
+                // Without room the near half gives up waiting, in its time.
+                let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
+                note_closed(&mut self.closed, id);
+            }
+            ctx.stats.evicted += 1;
+            self.close(slot, ctx);
+        }
+    }
+
+    pub(super) fn enter_unheard(&mut self, slot: FarKey, now: Instant) {
+        let flows = &self.flows;
+        self.unheard.push(slot, now, |slot| has_heard_nothing(flows, slot));
+    }
+
     pub(super) fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());
@@ -231,3 +258,18 @@ impl FarSide {
 /// Flows remembered that were over before all of their requests had come: what overtakes a record
 /// lies within a round trip.
 const CLOSED: usize = 256;
+
+/// Flows that give way to another one at most.
+const MOST_EVICTED: usize = 16;
+
+fn has_heard_nothing(flows: &SlotMap<FarKey, Box<FarFlow>>, slot: FarKey) -> bool {
+    flows.get(slot).is_some_and(|flow| flow.far.has_heard_nothing())
+}
+
+/// Keeps in mind that what still comes of the flow is late.
+fn note_closed(closed: &mut VecDeque<FlowId>, id: FlowId) {
+    if closed.len() >= CLOSED {
+        closed.pop_front();
+    }
+    closed.push_back(id);
+}

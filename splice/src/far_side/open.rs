@@ -102,6 +102,7 @@ impl FarSide {
         if let Some(other) = other {
             self.close(other, ctx);
         }
+        self.make_room(key.requester, ctx);
         if !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
             return Err(Reason::NoRoom);
         }
@@ -118,6 +119,7 @@ impl FarSide {
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
             ..FarFlow::new(far, id, speaks, packet.bth.dest_qp, packet.bth.psn, ctx.now)
         }));
+        self.enter_unheard(slot, ctx.now);
         self.by_id.insert(id, slot);
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);
@@ -185,6 +187,7 @@ impl FarSide {
             orphaned: true,
             ..FarFlow::new(far, id, speaks, flow.target_qpn, flow.psn, ctx.now)
         }));
+        self.enter_unheard(slot, ctx.now);
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);
         self.touch(slot, ctx);

@@ -1,6 +1,7 @@
 //! Responder side: the flows as they are read from a snapshot.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::FarSide;
 
@@ -10,5 +11,12 @@ impl FarSide {
         for flow in self.flows.values_mut() {
             flow.far.share(|config| self.config.take(config), Arc::clone(&self.counters));
         }
+    }
+
+    /// Puts flows whose targets have not spoken in the order in which they may give way.
+    pub(crate) fn order(&mut self, now: Instant) {
+        let mut slots: Vec<_> = self.flows.iter().map(|(slot, flow)| (flow.last_activity, slot)).collect();
+        slots.sort_by_key(|(last_activity, _)| *last_activity);
+        slots.into_iter().for_each(|(_, slot)| self.enter_unheard(slot, now));
     }
 }

@@ -107,6 +107,8 @@ impl Gateway {
         (gateway.sessions, gateway.ended, gateway.ident) = (sessions, ended, ident);
         gateway.near.restore(&gateway.common.settings);
         gateway.far.restore();
+        gateway.near.order(then);
+        gateway.far.order(then);
         if is_other {
             gateway.set_policy(policy, then).map_err(|_| Refused::Setting("policy"))?;
         }

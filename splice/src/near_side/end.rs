@@ -1,11 +1,13 @@
 //! Requester side: flows that end: given up, ended with their session, replaced or forgotten.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::pairing::FlowKey;
+use slotmap::SlotMap;
 use transport::Urgency;
 
-use super::{NearKey, NearSide};
+use super::{NearFlow, NearKey, NearSide};
 use crate::context::Context;
 use crate::failures::{By, Cause};
 use crate::record::{FlowId, Head, Reason};
@@ -13,7 +15,8 @@ use crate::session_end::SessionEnd;
 use crate::stale_flows::StaleFlow;
 
 /// Flows looked at that failed and may not go yet, for one that a new flow may replace. Where none
-/// of them may go the request is dropped, and the next one looks further.
+/// of them may go the request is dropped, and the next one looks further. No more than these give
+/// way at a time, either.
 const LOOKS: usize = 16;
 
 impl NearSide {
@@ -176,6 +179,37 @@ impl NearSide {
         false
     }
 
+    /// Has flows give way to one more of this host, where a few are enough. To one that has much of
+    /// the table only such give way as have failed.
+    pub(super) fn make_room(&mut self, host: IpAddr, ctx: &mut Context<'_>) {
+        let most = ctx.settings.flows;
+        let needed = self.hosts.needs(host);
+        let are_few = needed <= LOOKS;
+        let wanted = if are_few { needed } else { 1 };
+        while most.saturating_sub(self.flows.len()) < wanted {
+            if !self.evict_failed(ctx) && !(are_few && self.evict_unheard(ctx)) {
+                return;
+            }
+        }
+    }
+
+    pub(super) fn enter_unheard(&mut self, slot: NearKey, now: Instant) {
+        let flows = &self.flows;
+        self.unheard.push(slot, now, |slot| has_heard_nothing(flows, slot));
+    }
+
+    /// Forgets the oldest flow whose target has never spoken. Should its requester still try, that
+    /// opens another.
+    fn evict_unheard(&mut self, ctx: &mut Context<'_>) -> bool {
+        let flows = &self.flows;
+        let oldest = self.unheard.pop(ctx.settings.rtt, ctx.now, |slot| has_heard_nothing(flows, slot));
+        if let Some(slot) = oldest {
+            ctx.stats.evicted += 1;
+            self.close(slot, ctx);
+        }
+        oldest.is_some()
+    }
+
     /// One of the flow's queue pairs now belongs to another connection.
     pub(crate) fn supersede(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
         if let Some(slot) = self.by_key.get(key) {
@@ -240,4 +274,8 @@ impl NearSide {
             let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
         }
     }
+}
+
+fn has_heard_nothing(flows: &SlotMap<NearKey, Box<NearFlow>>, slot: NearKey) -> bool {
+    flows.get(slot).is_some_and(|flow| flow.near.has_heard_nothing())
 }

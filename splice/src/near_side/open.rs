@@ -49,8 +49,10 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }
-        let makes_room = packet.bth.opcode.starts_message();
-        let has_room = self.flows.len() < ctx.settings.flows || makes_room && self.evict_failed(ctx);
+        if packet.bth.opcode.starts_message() {
+            self.make_room(key.requester, ctx);
+        }
+        let has_room = self.flows.len() < ctx.settings.flows;
         if !has_room || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
             ctx.stats.drop_lan(LanDrop::TooManyFlows);
             return None;
@@ -191,6 +193,7 @@ impl NearSide {
             ending: false,
             notified: Notified::default(),
         }));
+        self.enter_unheard(slot, ctx.now);
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);
         self.hosts.join(key.requester);

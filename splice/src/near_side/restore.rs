@@ -1,6 +1,7 @@
 //! Requester side: the flows as they are read from a snapshot.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::NearSide;
 use crate::Settings;
@@ -12,5 +13,13 @@ impl NearSide {
         for flow in self.flows.values_mut() {
             flow.near.share(Arc::clone(&config), Arc::clone(&self.counters));
         }
+    }
+
+    /// Puts flows whose targets have not spoken in the order in which they may give way.
+    pub(crate) fn order(&mut self, now: Instant) {
+        let mut slots: Vec<_> = self.flows.iter().map(|(slot, flow)| (flow.id.0, slot)).collect();
+        // Numbers come round after 2^32 flows.
+        slots.sort_by_key(|(id, _)| id.wrapping_sub(self.next_id));
+        slots.into_iter().for_each(|(_, slot)| self.enter_unheard(slot, now));
     }
 }

@@ -347,6 +347,43 @@ fn flows_of_one_host_leave_room_for_anothers() {
     assert_eq!(sites.gateways[1].stats().far_flows, 850, "the other gateway has its own shares");
 }
 
+/// Somebody on the LAN begins flows in ever other names, to queue pairs that are not there.
+fn invent(world: &mut World, time: Duration) {
+    let end = world.sites.now + time;
+    while world.sites.now < end {
+        let request = packet(Opcode::SendOnly, 0x1000 + world.sent, 0, Ext::None, &[1; 16]);
+        send(&mut world.sites, host(10 + (world.sent % 240) as u8), &request);
+        world.sent += 1;
+        world.run(20 * STEP);
+    }
+}
+
+/// Flows in invented names fill the table of either gateway. They give way to a host that begins,
+/// and none gives way whose target has spoken.
+#[test]
+fn flows_in_invented_names_give_way_to_hosts_that_begin() {
+    for [near, far] in [[900, 900], [100_000, 900]] {
+        let mut world = World::new(1, None);
+        world.sites = Sites::new(0xc123, |settings| {
+            let is_near = settings.remote.contains(&"10.0.1.0/24".parse().unwrap());
+            Settings { flows: if is_near { near } else { far }, rate: RATE, ..settings }
+        });
+        world.run(Duration::from_millis(50));
+        invent(&mut world, Duration::from_millis(600));
+        let flows = world.sites.gateways[1].stats().far_flows;
+        assert!(flows > 850, "{near} {far}: {flows} are not full");
+        let before = world.requesters[0].latencies.len();
+        world.requesters.push(Requester::new(2, world.sites.now));
+        invent(&mut world, Duration::from_millis(500));
+        let [first, second] = &world.requesters[..] else { unreachable!() };
+        assert!(!first.ended && first.latencies.len() > before + 100, "{near} {far}: {before}");
+        let done = second.latencies.len();
+        assert!(!second.ended && done > 100, "{near} {far}: {done} {:?}", world.sites.gateways[0].stats());
+        let flows = world.sites.gateways.each_mut().map(|gateway| gateway.stats().near_flows);
+        assert!(flows[0] <= near as u64, "{flows:?}");
+    }
+}
+
 /// One host's packets to queue pairs of a target that are not there leave others their part of
 /// what may be on its way to it.
 #[test]

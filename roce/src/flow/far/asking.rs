@@ -187,6 +187,11 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.is_open() && is_silent
     }
 
+    /// The target has never spoken to this flow.
+    pub fn has_heard_nothing(&self) -> bool {
+        !self.said.is_confirmed()
+    }
+
     /// Whatever was sent has its answer.
     pub fn is_answered(&self) -> bool {
         match &self.state {

@@ -98,6 +98,10 @@ impl Incarnation {
         Incarnation { questions: None, earlier: is_any.then(|| Box::new(earlier)) }
     }
 
+    pub(super) fn is_known_from_before(&self) -> bool {
+        self.earlier.is_some()
+    }
+
     pub(super) fn owed(&self) -> Option<&Owed> {
         self.earlier.as_ref()?.owed.as_ref()
     }
