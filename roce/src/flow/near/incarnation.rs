@@ -76,8 +76,7 @@ struct Earlier {
     /// of snapshots does not know of it.
     #[serde(skip)]
     amid: Option<Psn>,
-    /// Somebody else has sent a request in the requester's name, little behind where that was.
-    /// Version 1 of snapshots does not know of it.
+    /// Others send in the requester's name. Version 1 of snapshots does not know of it.
     #[serde(skip)]
     is_imitated: bool,
 }
@@ -212,9 +211,9 @@ impl Near {
         let mut near = Near::new(config, Arc::clone(&self.stats), now);
         (near.seen, near.turn) = (Seen::new(self.seen.mtu()), self.turn);
         let is_imitated = self.is_imitated(psn);
-        // What lies little before that is the requester's own, which is asked about now. Once it
-        // was somebody else's, the requester is heard at once where it goes on.
-        let is_own = |goes_on: &Psn| !is_imitated && (0..=NEARBY).contains(&goes_on.distance(psn));
+        // What lies little before that is its own, and asked about now, unless others may send it.
+        let most = if is_imitated { 0 } else { NEARBY };
+        let is_own = |goes_on: &Psn| (0..=most).contains(&goes_on.distance(psn));
         let goes_on = self.goes_on_at();
         let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
         let (lost, owed, amid) = (self.incarnation.lost(), self.left_for(psn), self.amid_for(psn));

@@ -527,33 +527,6 @@ fn a_requester_that_never_was_elsewhere_goes_on() {
     }
 }
 
-/// A request a little behind may be the requester's own, so what follows waits for its retry. That
-/// happens once.
-#[test]
-fn a_requester_waits_for_a_stranger_a_little_behind_it_once() {
-    let mut bench = rested();
-    bench.wait(Duration::from_secs(1));
-    for (stranger, known, is_known) in [(104, 110, false), (103, 111, true), (105, 112, true)] {
-        let bytes = request(Opcode::SendOnly, stranger, 64);
-        assert!(bench.near.doubts(&parse(&bytes), bench.now));
-        bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
-        bench.near.pair(R);
-        assert_eq!(bench.request(Opcode::SendOnly, stranger, 64), FORWARD);
-        let bytes = request(Opcode::SendOnly, known, 256);
-        assert_eq!(bench.near.doubts(&parse(&bytes), bench.now), is_known, "{known}");
-        if !is_known {
-            bench.wait(Duration::from_millis(67));
-            assert!(bench.near.doubts(&parse(&bytes), bench.now), "{known}");
-        }
-        bench.near = bench.near.anew(Bench::config(), &parse(&bytes), bench.now);
-        bench.near.pair(R);
-        bench.message(known, 1);
-        bench.ack(known);
-        assert_eq!(bench.said(), [(known, 0x1f)]);
-        bench.wait(Duration::from_secs(1));
-    }
-}
-
 /// Somebody's request came before the first of a connection, and others come all the time.
 #[test]
 fn what_comes_again_is_found_among_what_does_not() {

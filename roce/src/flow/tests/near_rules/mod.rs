@@ -6,6 +6,7 @@ mod amid;
 mod bounds;
 mod duplicates;
 mod failing;
+mod imitated;
 mod lives;
 mod owed;
 mod resend;
