@@ -496,6 +496,10 @@ impl NearSide {
         self.flows.len()
     }
 
+    pub(crate) fn owing(&self) -> usize {
+        self.flows.values().filter(|flow| flow.near.owes()).count()
+    }
+
     pub(crate) fn timers(&self) -> usize {
         self.timers.len()
     }

@@ -28,6 +28,12 @@ impl Gateway {
         self.sessions
     }
 
+    /// Requesters' flows that keep READs or atomics of before in mind, which have no answer.
+    #[must_use]
+    pub fn owing_flows(&self) -> usize {
+        self.near.owing()
+    }
+
     /// Counters and gauges.
     pub fn stats(&mut self) -> &Stats {
         let stats = &mut self.common.stats;

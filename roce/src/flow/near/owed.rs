@@ -117,6 +117,11 @@ impl Near {
         self.incarnation.set_owed(owed);
     }
 
+    /// Returns whether it keeps READs or atomics of before in mind, which have no answer.
+    pub fn owes(&self) -> bool {
+        self.incarnation.owed().is_some()
+    }
+
     /// Returns whether an ACK of all before `psn` would go past one that is owed.
     pub(super) fn owes_before(&self, psn: Psn) -> bool {
         self.incarnation.owed().is_some_and(|owed| owed.lie_before(psn))
