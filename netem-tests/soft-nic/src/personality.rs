@@ -102,7 +102,8 @@ pub enum DuplicateAck {
     /// The last one executed (IBA volume 1, C9-105).
     Newest,
     /// The last one executed that was no READ's. In a queue pair that has had none it is 0xFFFFFF.
-    /// A reset leaves it as it was.
+    /// A reset leaves it as it was. Soft-RoCE has it (`rxe_resp.c`, `ack_psn`). No personality here
+    /// does: what gateways make of it is an open end of `docs/nics.md`.
     NewestButReads,
 }
 
@@ -124,7 +125,7 @@ impl Personality {
         first_psn: FirstPsn::Random,
         repeats: Repeats::GoBackN,
         acks: AckPolicy::Asked,
-        duplicates: DuplicateAck::NewestButReads,
+        duplicates: DuplicateAck::Newest,
         window: 128,
         credits: false,
         migreq: false,

@@ -187,7 +187,7 @@ impl NearSide {
         let are_few = needed <= LOOKS;
         let wanted = if are_few { needed } else { 1 };
         while most.saturating_sub(self.flows.len()) < wanted {
-            if !self.evict_failed(ctx) && !(are_few && self.evict_unheard(ctx)) {
+            if !(self.evict_failed(ctx) || are_few && self.evict_unheard(ctx)) {
                 return;
             }
         }
