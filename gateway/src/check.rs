@@ -9,7 +9,7 @@ use std::path::Path;
 
 use config::{Content, Gateway, LanMode, Policy, Report};
 use rustls_pki_types::UnixTime;
-use session::identity::{Date, Form, Identity, IdentityError};
+use session::identity::{Date, Identity, IdentityError, IdentityFile};
 use session::schedule::Role;
 
 use crate::renewal::{SOON, identity_remedy};
@@ -185,32 +185,20 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
             IdentityError::NotYetValid { .. } if too_early == Severity::Warning => {
                 report.warning_at("identity.certificate", error.to_string(), "named here", Some(help));
             }
-            _ => report.error_at(blamed(&error, gateway), error.to_string(), "named here", Some(help)),
+            _ => report.error_at(blamed(&error), error.to_string(), "named here", Some(help)),
         }
     }
 }
 
 /// The key that names the file an error is about.
-fn blamed(error: &IdentityError, gateway: &Gateway) -> &'static str {
-    let files = &gateway.identity;
-    match error {
-        IdentityError::Authority { .. } => "identity.authority",
-        // They are read in this order: a key that is named as the certificate is no certificate.
-        IdentityError::File { path, .. } if *path == files.certificate => "identity.certificate",
-        IdentityError::File { path, .. } if *path == files.key => "identity.key",
-        IdentityError::Form { path, form } => match form {
-            _ if *path == files.certificate => "identity.certificate",
-            // A key is no authority, whatever else names it.
-            Form::KeyForCertificate => "identity.authority",
-            _ if *path == files.key => "identity.key",
-            _ => "identity.authority",
-        },
-        IdentityError::File { .. } => "identity.authority",
-        // No other certificate is of an authority that is the gateway's own certificate.
-        IdentityError::Own { .. } if files.authority == files.certificate => "identity.authority",
-        IdentityError::Exposed { .. } => "identity.key",
-        IdentityError::Name(_) => "site.name",
-        _ => "identity.certificate",
+fn blamed(error: &IdentityError) -> &'static str {
+    match error.file() {
+        Some(IdentityFile::Certificate) => "identity.certificate",
+        Some(IdentityFile::Key) => "identity.key",
+        Some(IdentityFile::Authority) => "identity.authority",
+        None if matches!(error, IdentityError::Name(_)) => "site.name",
+        // The key is another certificate's: either may be the wrong one.
+        None => "identity.certificate",
     }
 }
 
@@ -304,17 +292,39 @@ mod tests {
         keys::generate(&keys::Request { dir: folder.path(), sites: &sites, force: false }).unwrap();
         let path = gateway_file(folder.path(), "a", "lo");
         let text = fs::read_to_string(&path).unwrap();
+        fs::copy(folder.path().join("a.crt"), folder.path().join("copy.crt")).unwrap();
         for (right, wrong, line) in [
             ("certificate = \"a.crt\"", "certificate = \"a.key\"", 13),
             ("key = \"a.key\"", "key = \"a.crt\"", 14),
             ("authority = \"ca.crt\"", "authority = \"a.crt\"", 15),
             ("authority = \"ca.crt\"", "authority = \"a.key\"", 15),
+            ("authority = \"ca.crt\"", "authority = \"copy.crt\"", 15),
+            ("key = \"a.key\"", "key = \"ca.crt\"", 14),
         ] {
             fs::write(&path, text.replace(right, wrong)).unwrap();
             let report = check(&path);
             let told = report.problems()[0].position().map(|(line, _)| line);
             assert_eq!(told, Some(line), "{wrong}: {:?}", messages(&report));
         }
+    }
+
+    /// One that signs itself is its own authority: what is wrong with it is its name.
+    #[test]
+    fn a_certificate_of_another_site_is_blamed_where_it_signs_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(["c".to_owned()]).unwrap();
+        fs::write(folder.path().join("a.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+        let place = folder.path().join("a.key");
+        fs::write(&place, key.serialize_pem()).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).unwrap();
+        let path = gateway_file(folder.path(), "a", "lo");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"ca.crt\"", "\"a.crt\"")).unwrap();
+        let report = check(&path);
+        let told = report.problems()[0].position().map(|(line, _)| line);
+        assert_eq!(told, Some(13), "{:?}", messages(&report));
+        assert!(messages(&report)[0].contains("does not prove that this gateway is `a`"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use session::control;
-use session::identity::{Date, Identity, IdentityError, SerialNumber};
+use session::identity::{Date, Identity, IdentityError, IdentityFile, SerialNumber};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -200,6 +200,10 @@ pub(crate) fn identity_remedy(error: &IdentityError) -> String {
     match error {
         IdentityError::Exposed { path, .. } => {
             format!("`chmod o= {}`, and make new keys if anybody may have read it", path.display())
+        }
+        // No certificate made anew would mend the authority that it is judged by.
+        _ if error.file() == Some(IdentityFile::Authority) => {
+            "name the authority's certificate: `longhaul keys` makes it as ca.crt".to_owned()
         }
         IdentityError::NotYetValid { .. } => "set this machine's clock: `timedatectl`".to_owned(),
         _ => "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned(),

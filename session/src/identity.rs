@@ -43,12 +43,25 @@ pub const ALPN: &[u8] = b"longhaul/1";
 const RESET_SALT: &[u8] = b"longhaul/1 stateless reset";
 const CONNECTION_ID_SALT: &[u8] = b"longhaul/1 connection id";
 
+/// Each file of an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityFile {
+    /// The certificate with its chain.
+    Certificate,
+    /// The private key.
+    Key,
+    /// The certificates of authorities.
+    Authority,
+}
+
 /// A reason why certificates or keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A file could not be read, or holds no PEM of the expected kind.
     #[error("{}: {source}", path.display())]
     File {
+        /// The one of the three that it was read as.
+        file: IdentityFile,
         /// The file.
         path: PathBuf,
         /// The fault in it.
@@ -81,9 +94,17 @@ pub enum IdentityError {
         /// The fault in it.
         source: rustls::Error,
     },
+    /// The authority is this gateway's own certificate, which another one has signed.
+    #[error("the authority is the certificate of `{site}` itself, which did not sign it")]
+    OwnAsAuthority {
+        /// The configured site name.
+        site: String,
+    },
     /// A file holds what it should, but in another form, or something else.
     #[error("{}: {form}", path.display())]
     Form {
+        /// The one of the three that it was read as.
+        file: IdentityFile,
         /// The file.
         path: PathBuf,
         /// The form that it has instead.
@@ -133,6 +154,24 @@ pub enum IdentityError {
     Verifier(#[from] VerifierBuilderError),
 }
 
+impl IdentityError {
+    /// Returns the file that is at fault, if it is one and known which.
+    #[must_use]
+    pub fn file(&self) -> Option<IdentityFile> {
+        match self {
+            Self::File { file, .. } | Self::Form { file, .. } => Some(*file),
+            Self::Exposed { .. } => Some(IdentityFile::Key),
+            Self::Authority { .. } | Self::OwnAsAuthority { .. } | Self::Verifier(_) => {
+                Some(IdentityFile::Authority)
+            }
+            Self::Own { .. } | Self::NotYetValid { .. } | Self::Expired { .. } | Self::Role { .. } => {
+                Some(IdentityFile::Certificate)
+            }
+            Self::Name(_) | Self::Tls(_) => None,
+        }
+    }
+}
+
 /// Certificate chain, private key and authority of one gateway.
 #[derive(Debug)]
 pub struct Identity {
@@ -148,6 +187,14 @@ struct Authority {
     valid_until: Option<UnixTime>,
 }
 
+impl Authority {
+    /// Returns true if this certificate is among them.
+    fn is_made_of(&self, certificate: &CertificateDer<'_>) -> bool {
+        let anchor = webpki::anchor_from_trusted_cert(certificate);
+        anchor.is_ok_and(|anchor| self.roots.roots.contains(&anchor))
+    }
+}
+
 impl Clone for Identity {
     fn clone(&self) -> Self {
         Identity { chain: self.chain.clone(), key: self.key.clone_key(), authority: self.authority.clone() }
@@ -159,9 +206,10 @@ impl Identity {
     /// certificate (or several).
     ///
     /// # Errors
-    /// [`IdentityError::File`], [`IdentityError::Exposed`], [`IdentityError::Authority`].
+    /// [`IdentityError::File`], [`IdentityError::Form`], [`IdentityError::Exposed`],
+    /// [`IdentityError::Authority`]. Each says by [`IdentityError::file`] which of the three it is.
     pub fn load(certificate: &Path, key: &Path, authority: &Path) -> Result<Self, IdentityError> {
-        let chain = read_certificates(certificate)?;
+        let chain = read_certificates(certificate, IdentityFile::Certificate)?;
         let key = read_key(key)?;
         Ok(Identity { chain, key, authority: read_authority(authority)? })
     }
@@ -191,8 +239,9 @@ impl Identity {
     /// Called at the start, it names a fault that would otherwise show as the peer's refusals.
     ///
     /// # Errors
-    /// [`IdentityError::Own`], [`IdentityError::NotYetValid`], [`IdentityError::Expired`],
-    /// [`IdentityError::Role`], [`IdentityError::Name`], [`IdentityError::Tls`].
+    /// [`IdentityError::Own`], [`IdentityError::OwnAsAuthority`], [`IdentityError::NotYetValid`],
+    /// [`IdentityError::Expired`], [`IdentityError::Role`], [`IdentityError::Name`],
+    /// [`IdentityError::Tls`].
     pub fn verify(&self, site: &str, role: Role, now: UnixTime) -> Result<(), IdentityError> {
         let name = server_name(site)?;
         let (first, rest) = self.chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
@@ -206,7 +255,12 @@ impl Identity {
                 .map(drop)
                 .and_then(|()| verify_server_name(&ParsedCertificate::try_from(first)?, &name)),
         };
-        judged.map_err(|source| own_error(site, role, now, source))?;
+        judged.map_err(|source| match &source {
+            rustls::Error::InvalidCertificate(
+                CertificateError::UnknownIssuer | CertificateError::BadSignature,
+            ) if self.authority.is_made_of(first) => IdentityError::OwnAsAuthority { site: site.to_owned() },
+            _ => own_error(site, role, now, source),
+        })?;
         self.client_config(site, &[])?;
         Ok(())
     }
@@ -341,7 +395,7 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn read_authority(path: &Path) -> Result<Authority, IdentityError> {
-    let certificates = read_certificates(path)?;
+    let certificates = read_certificates(path, IdentityFile::Authority)?;
     let valid_until = validity::latest_end(&certificates);
     let mut roots = RootCertStore::empty();
     for root in certificates {
@@ -350,24 +404,27 @@ fn read_authority(path: &Path) -> Result<Authority, IdentityError> {
     Ok(Authority { roots: Arc::new(roots), valid_until })
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
-    let text = read_bounded(&mut open(path)?).map_err(io_error(path))?;
-    form::check(&text, form::Wanted::Certificate)
-        .map_err(|form| IdentityError::Form { path: path.to_owned(), form })?;
+fn read_certificates(path: &Path, file: IdentityFile) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let text = read_bounded(&mut open(path, file)?).map_err(io_error(path, file))?;
+    form::check(&text, form::Wanted::Certificate).map_err(|form| IdentityError::Form {
+        file,
+        path: path.to_owned(),
+        form,
+    })?;
     let certificates: Vec<_> =
-        CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().map_err(file_error(path))?;
+        CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().map_err(file_error(path, file))?;
     if certificates.is_empty() {
-        return Err(file_error(path)(rustls_pki_types::pem::Error::NoItemsFound));
+        return Err(file_error(path, file)(rustls_pki_types::pem::Error::NoItemsFound));
     }
     Ok(certificates)
 }
 
 /// Opens a regular file; whoever opens a pipe may wait for ever.
-fn open(path: &Path) -> Result<File, IdentityError> {
-    if !std::fs::metadata(path).map_err(io_error(path))?.is_file() {
-        return Err(IdentityError::Form { path: path.to_owned(), form: Form::Special });
+fn open(path: &Path, file: IdentityFile) -> Result<File, IdentityError> {
+    if !std::fs::metadata(path).map_err(io_error(path, file))?.is_file() {
+        return Err(IdentityError::Form { file, path: path.to_owned(), form: Form::Special });
     }
-    File::open(path).map_err(io_error(path))
+    File::open(path).map_err(io_error(path, file))
 }
 
 fn read_bounded(file: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
@@ -379,8 +436,8 @@ fn read_bounded(file: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
 /// Bytes of a key's or certificates' file. What comes behind them is not read.
 const LONGEST_FILE: usize = 1 << 20;
 
-fn io_error(path: &Path) -> impl Fn(io::Error) -> IdentityError {
-    |source| file_error(path)(rustls_pki_types::pem::Error::Io(source))
+fn io_error(path: &Path, file: IdentityFile) -> impl Fn(io::Error) -> IdentityError {
+    move |source| file_error(path, file)(rustls_pki_types::pem::Error::Io(source))
 }
 
 /// Tells of a certificate that its own site's peer would refuse what an operator can mend.
@@ -409,16 +466,20 @@ fn own_error(site: &str, role: Role, now: UnixTime, source: rustls::Error) -> Id
 }
 
 fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
-    let mut file = open(path)?;
+    const KEY: IdentityFile = IdentityFile::Key;
+    let mut file = open(path, KEY)?;
     // Of the very file that is read. A group's members are the operator's choice.
-    let mode = file.metadata().map_err(io_error(path))?.permissions().mode() & 0o7777;
+    let mode = file.metadata().map_err(io_error(path, KEY))?.permissions().mode() & 0o7777;
     if mode & OTHERS != 0 {
         return Err(IdentityError::Exposed { path: path.to_owned(), mode });
     }
-    let text = read_bounded(&mut file).map_err(io_error(path))?;
-    form::check(&text, form::Wanted::Key)
-        .map_err(|form| IdentityError::Form { path: path.to_owned(), form })?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(file_error(path))
+    let text = read_bounded(&mut file).map_err(io_error(path, KEY))?;
+    form::check(&text, form::Wanted::Key).map_err(|form| IdentityError::Form {
+        file: KEY,
+        path: path.to_owned(),
+        form,
+    })?;
+    PrivateKeyDer::from_pem_slice(&text).map_err(file_error(path, KEY))
 }
 
 /// Mode bits of a file for all users of the machine.
@@ -475,8 +536,8 @@ pub(crate) fn any_revoked<'a, 'b: 'a>(
     !revoked.is_empty() && !chain.into_iter().all(is_good)
 }
 
-fn file_error(path: &Path) -> impl FnOnce(rustls_pki_types::pem::Error) -> IdentityError {
-    |source| IdentityError::File { path: path.to_owned(), source }
+fn file_error(path: &Path, file: IdentityFile) -> impl FnOnce(rustls_pki_types::pem::Error) -> IdentityError {
+    move |source| IdentityError::File { file, path: path.to_owned(), source }
 }
 
 /// Judges the certificate of a peer that dials.

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use config::{Admin, AdminTls, Gateway, Report};
+use config::{Admin, Gateway, Report};
 use rustls_pki_types::UnixTime;
-use session::identity::{Date, IdentityError, ServerIdentity};
+use session::identity::{Date, IdentityError, IdentityFile, ServerIdentity};
 
 use crate::admin::Token;
 use crate::renewal::{SOON, identity_remedy};
@@ -41,7 +41,7 @@ pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
         }
         Err(error) => {
             let help = identity_remedy(&error);
-            report.error_at(blamed(&error, tls), error.to_string(), "named here", Some(help));
+            report.error_at(blamed(&error), error.to_string(), "named here", Some(help));
         }
     }
 }
@@ -78,10 +78,9 @@ fn socket(report: &mut Report, path: &Path) {
 }
 
 /// The key that names the file an error is about.
-fn blamed(error: &IdentityError, tls: &AdminTls) -> &'static str {
-    match error {
-        IdentityError::Exposed { .. } => KEY,
-        IdentityError::File { path, .. } | IdentityError::Form { path, .. } if *path == tls.key => KEY,
+fn blamed(error: &IdentityError) -> &'static str {
+    match error.file() {
+        Some(IdentityFile::Key) => KEY,
         _ => CERTIFICATE,
     }
 }

@@ -12,7 +12,10 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use super::known::KnownVerifier;
-use super::{IdentityError, SerialNumber, provider, read_authority, read_certificates, read_key, validity};
+use super::{
+    IdentityError, IdentityFile, SerialNumber, provider, read_authority, read_certificates, read_key,
+    validity,
+};
 
 /// The application protocol of HTTP over TLS (RFC 7301, 6).
 const ALPN: &[u8] = b"http/1.1";
@@ -38,7 +41,7 @@ impl ServerIdentity {
     /// # Errors
     /// [`IdentityError::File`], [`IdentityError::Form`], [`IdentityError::Exposed`].
     pub fn load(certificate: &Path, key: &Path) -> Result<Self, IdentityError> {
-        Ok(Self { chain: read_certificates(certificate)?, key: read_key(key)? })
+        Ok(Self { chain: read_certificates(certificate, IdentityFile::Certificate)?, key: read_key(key)? })
     }
 
     /// Returns the TLS configuration of the server, which asks clients for no certificate.
@@ -92,7 +95,7 @@ impl ServerIdentity {
 /// See [`IdentityError`].
 pub fn client_config(authority: Option<&Path>, system: Option<&Path>) -> Result<ClientConfig, IdentityError> {
     let (known, roots) = match authority {
-        Some(path) => (read_certificates(path)?, read_authority(path)?.roots),
+        Some(path) => (read_certificates(path, IdentityFile::Authority)?, read_authority(path)?.roots),
         None => (Vec::new(), Arc::new(system_roots(system)?)),
     };
     client(KnownVerifier::of_authority(known, roots)?)
@@ -104,7 +107,7 @@ pub fn client_config(authority: Option<&Path>, system: Option<&Path>) -> Result<
 /// # Errors
 /// See [`IdentityError`].
 pub fn client_config_for(certificate: &Path) -> Result<ClientConfig, IdentityError> {
-    client(KnownVerifier::of_server(read_certificates(certificate)?))
+    client(KnownVerifier::of_server(read_certificates(certificate, IdentityFile::Certificate)?))
 }
 
 fn client(verifier: KnownVerifier) -> Result<ClientConfig, IdentityError> {
@@ -124,7 +127,7 @@ fn system_roots(file: Option<&Path>) -> Result<RootCertStore, IdentityError> {
     let path = file.or_else(|| usual.find(|path| path.exists()));
     let mut roots = RootCertStore::empty();
     if let Some(path) = path {
-        roots.add_parsable_certificates(read_certificates(path)?);
+        roots.add_parsable_certificates(read_certificates(path, IdentityFile::Authority)?);
     }
     Ok(roots)
 }

@@ -115,6 +115,32 @@ fn a_wrong_clock_is_told_with_both_times() {
     }
 }
 
+/// Files with the same content, or the same path, are told apart by what they were read as.
+#[test]
+fn an_error_says_which_file_it_is_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let [certificate, key, authority] = ["a.crt", "a.key", "ca.crt"].map(|name| certificates().join(name));
+    let (empty, missing) = (dir.path().join("empty"), dir.path().join("missing"));
+    std::fs::write(&empty, "").unwrap();
+    std::fs::set_permissions(&empty, Permissions::from_mode(0o600)).unwrap();
+    for wrong in [&empty, &missing] {
+        for (file, paths) in [
+            (IdentityFile::Certificate, [wrong, &key, &authority]),
+            (IdentityFile::Certificate, [wrong, wrong, wrong]),
+            (IdentityFile::Key, [&certificate, wrong, &authority]),
+            (IdentityFile::Key, [&certificate, wrong, wrong]),
+            (IdentityFile::Authority, [&certificate, &key, wrong]),
+        ] {
+            let error = Identity::load(paths[0], paths[1], paths[2]).unwrap_err();
+            assert_eq!(error.file(), Some(file), "{error}");
+        }
+    }
+    let of = |authority: &Path| Identity::load(&certificate, &key, authority).unwrap();
+    let judged = |identity: Identity| identity.verify("a", Role::Dialer, UnixTime::now()).unwrap_err().file();
+    assert_eq!(judged(of(&certificate)), Some(IdentityFile::Authority));
+    assert_eq!(judged(of(&certificates().join("b.crt"))), Some(IdentityFile::Certificate));
+}
+
 #[test]
 fn keys_and_certificates_in_another_form_are_called_what_they_are() {
     let dir = tempfile::tempdir().unwrap();
