@@ -2,6 +2,7 @@
 //!
 //! Each also stands in the log, in a line of its own.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -138,6 +139,15 @@ pub struct Event {
 }
 
 impl Event {
+    /// Returns its text, after the peer that it is about where a gateway has several.
+    #[must_use]
+    pub fn said(&self) -> Cow<'_, str> {
+        match &self.peer {
+            Some(peer) => format!("towards {peer}: {}", self.text).into(),
+            None => self.text.as_str().into(),
+        }
+    }
+
     /// Returns true if its text has this address.
     #[must_use]
     pub fn names(&self, host: IpAddr) -> bool {
@@ -152,11 +162,7 @@ impl Event {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {:<14} ", self.time, self.kind)?;
-        if let Some(peer) = &self.peer {
-            write!(f, "towards {peer}: ")?;
-        }
-        f.write_str(&self.text)
+        write!(f, "{} {:<14} {}", self.time, self.kind, self.said())
     }
 }
 

@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use serde::de::DeserializeOwned;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::admin::{self, Endpoint, FlowFilter, FlowList, Status};
+use crate::admin::{self, Endpoint, FetchError, FlowFilter, FlowList, Status};
 use crate::events::{Event, Events};
 
 /// Between two questions.
@@ -40,31 +39,28 @@ pub struct View {
     pub error: Option<String>,
     /// The number of the next event.
     next: u64,
-    /// The peer that the gateway is asked about, once somebody has turned to one.
-    peer: Option<String>,
 }
 
 impl View {
     /// Asks the gateway at `admin`. Without an answer, the view keeps what was known.
     pub async fn ask(&mut self, admin: &Endpoint) {
-        self.error = match &self.peer {
-            None => self.try_ask(admin).await.err(),
-            Some(peer) => self.try_ask(&admin.about(Some(peer))).await.err(),
-        };
+        self.error = self.try_ask(admin).await.err().map(|error| error.to_string());
     }
 
-    /// Turns to the next peer, in the order of the gateway file. The next answer is about that one.
-    pub fn turn(&mut self) {
+    /// Has the gateway asked about the peer after the one shown, in the order of the gateway file.
+    pub fn turn(&self, admin: &mut Endpoint) {
         let Some(Status { peer, peers, .. }) = &self.status else { return };
         let after = peers.iter().position(|name| name == peer).map_or(0, |place| place + 1);
-        self.peer = peers.get(after).or(peers.first()).cloned();
+        if let Some(next) = peers.get(after).or(peers.first()) {
+            *admin = admin.about(Some(next));
+        }
     }
 
-    async fn try_ask(&mut self, admin: &Endpoint) -> Result<(), String> {
-        self.status = Some(get(admin, "/status").await?);
+    async fn try_ask(&mut self, admin: &Endpoint) -> Result<(), FetchError> {
+        self.status = Some(admin::ask(admin, "/status").await?);
         let some = FlowFilter { most: Some(FLOWS), ..FlowFilter::default() };
-        self.flows = get(admin, &some.target("/flows")).await?;
-        let answer: Events = get(admin, &format!("/events?from={}", self.next)).await?;
+        self.flows = admin::ask(admin, &some.target("/flows")).await?;
+        let answer: Events = admin::ask(admin, &format!("/events?from={}", self.next)).await?;
         if answer.next < self.next {
             // The gateway was started again: the next question asks from its beginning.
             self.next = 0;
@@ -78,16 +74,11 @@ impl View {
     }
 }
 
-async fn get<T: DeserializeOwned>(admin: &Endpoint, path: &str) -> Result<T, String> {
-    let text = admin::fetch(admin, path).await.map_err(|error| error.to_string())?;
-    serde_json::from_str(&text).map_err(|error| format!("{admin} speaks of another {path}: {error}"))
-}
-
 /// Shows a gateway until q, Escape, Ctrl-C or a signal.
 ///
 /// # Errors
 /// The terminal cannot be used.
-pub fn run(runtime: &Runtime, admin: Endpoint, is_over: &AtomicBool) -> io::Result<()> {
+pub fn run(runtime: &Runtime, mut admin: Endpoint, is_over: &AtomicBool) -> io::Result<()> {
     let mut terminal = ratatui::try_init()?;
     let (shown, views) = watch::channel(View::default());
     let (turn, mut turned) = watch::channel(());
@@ -98,7 +89,7 @@ pub fn run(runtime: &Runtime, admin: Endpoint, is_over: &AtomicBool) -> io::Resu
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
-                Ok(()) = turned.changed() => view.turn(),
+                Ok(()) = turned.changed() => view.turn(&mut admin),
             }
             view.ask(&admin).await;
             shown.send_replace(view.clone());

@@ -232,9 +232,7 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View) {
         // The date stands in `longhaul events`.
         let time = event.time.split_once('T').map_or(event.time.as_str(), |(_, time)| time);
         let text = format!("  {} {:<13} ", time.trim_end_matches('Z'), event.kind);
-        let peer = event.peer.as_ref().map(|peer| format!("towards {peer}: ")).unwrap_or_default();
-        let said = printable(&format!("{peer}{}", event.text));
-        Line::from(vec![Span::styled(printable(&text), DIM), Span::raw(said)])
+        Line::from(vec![Span::styled(printable(&text), DIM), Span::raw(printable(&event.said()))])
     }));
     frame.render_widget(Paragraph::new(lines), area);
 }

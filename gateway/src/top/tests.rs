@@ -178,9 +178,12 @@ fn of_several_peers_one_is_shown_and_each_in_its_turn() {
     let shown = screen(&view, 80, 30);
     assert!(shown.contains("peer     1 of 3; n shows the next\n"), "{shown}");
     assert!(shown.contains("session_up    towards c: with b at"), "{shown}");
+    let mut admin = Endpoint::from(std::net::SocketAddr::from(([127, 0, 0, 1], 1)));
+    View::default().turn(&mut admin);
+    assert_eq!(admin.peer(), None, "no peer is known");
     for expected in ["c", "d", "b"] {
-        view.turn();
-        assert_eq!(view.peer.as_deref(), Some(expected));
+        view.turn(&mut admin);
+        assert_eq!(admin.peer(), Some(expected));
         view.status.as_mut().unwrap().peer = expected.to_owned();
     }
 }
