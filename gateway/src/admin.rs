@@ -74,7 +74,7 @@ pub use address::{Address, Endpoint, parse_address, site_name};
 pub use admission::{Doors, Listener, Token};
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use doctor::{DoctorReport, DoctoredFlow, PatienceSource, Verdict};
-pub use fetch::{FetchError, fetch, reload};
+pub use fetch::{FetchError, ask, fetch, reload};
 pub use flows::{Flow, FlowFilter, FlowList, State};
 pub use lanes::{LaneState, LaneStatus};
 pub use mistakes::LanMistakes;

@@ -355,9 +355,10 @@ fn each_peer_is_told_of_by_its_name() {
 
 /// Flows and their judgement come with the name of the peer, as tables and as JSON.
 fn lists_are_each_peers(admin: &str) {
-    for command in ["flows", "doctor"] {
+    for command in ["flows", "doctor", "status"] {
         let (_, tables) = longhaul(&[command, "--admin", admin]);
-        assert!(["b", "c"].iter().all(|peer| tables.contains(&format!("towards {peer}:\n"))), "{tables}");
+        let heads = ["b", "c"].map(|peer| format!("towards {peer}:\n"));
+        assert!(command == "status" || heads.iter().all(|head| tables.contains(head)), "{tables}");
         let (_, lists) = longhaul(&[command, "--admin", admin, "--json"]);
         let lists: serde_json::Value = serde_json::from_str(&lists).unwrap();
         let peers: Vec<_> = lists.as_array().unwrap().iter().map(|list| list["peer"].clone()).collect();
@@ -365,6 +366,12 @@ fn lists_are_each_peers(admin: &str) {
         let (_, list) = longhaul(&[command, "--admin", admin, "--json", "--peer", "c"]);
         let list: serde_json::Value = serde_json::from_str(&list).unwrap();
         assert_eq!(list["peer"], "c");
+    }
+    for command in ["flows", "events"] {
+        let (is_known, text) = longhaul(&[command, "--admin", admin, "--class", "defualt"]);
+        assert!(!is_known && text.contains("the policy has no class defualt; it has default"), "{text}");
+        let (is_known, text) = longhaul(&[command, "--admin", admin, "--class", "default"]);
+        assert!(is_known, "{text}");
     }
     // A plan is for one link.
     let (is_planned, text) = longhaul(&["plan", "--admin", admin, "--rtt", "1 ms", "--drop", "0"]);

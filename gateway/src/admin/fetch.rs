@@ -11,6 +11,7 @@ use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -27,7 +28,9 @@ const MAX_BODY: usize = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
     /// No connection.
-    #[error("nothing answers at {address}: {source}")]
+    #[error(
+        "nothing answers at {address}: {source}; --admin names the gateway's admin.listen or admin.socket"
+    )]
     Connect {
         /// The address tried.
         address: String,
@@ -95,6 +98,16 @@ pub async fn fetch(endpoint: &Endpoint, path: &str) -> Result<String, FetchError
         (StatusCode::OK, text) => Ok(text),
         (status, text) => Err(refused(endpoint.to_string(), status, text)),
     }
+}
+
+/// Fetches a path as [`fetch`] does, and reads the answer.
+///
+/// # Errors
+/// See [`FetchError`].
+pub async fn ask<T: DeserializeOwned>(endpoint: &Endpoint, path: &str) -> Result<T, FetchError> {
+    let text = fetch(endpoint, path).await?;
+    let unknown = |source| FetchError::Unknown { address: endpoint.to_string(), source };
+    serde_json::from_str(&text).map_err(unknown)
 }
 
 /// Has a gateway read its policy file again. A file that was refused is an answer, too.

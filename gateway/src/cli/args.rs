@@ -1,5 +1,6 @@
 //! Arguments that several commands have in common.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use super::failure::{Failure, failed, unusable};
-use crate::admin::{Address, Endpoint, Token, fetch, site_name};
+use crate::admin::{Address, Endpoint, Status, Token, ask, fetch, site_name};
 
 /// Where a running gateway is asked.
 #[derive(Clone, Debug, Args)]
@@ -61,14 +62,19 @@ impl PeerArgs {
         if self.peer.is_some() {
             return Ok(vec![admin]);
         }
-        let text = runtime.block_on(fetch(&admin, "/status")).map_err(failed)?;
-        // What this version does not know, it says of the answer that it asks for next.
-        let peers = serde_json::from_str::<Peers>(&text).unwrap_or_default().peers;
-        Ok(match peers.len() {
-            0 | 1 => vec![admin],
-            _ => peers.iter().map(|peer| admin.about(Some(peer))).collect(),
-        })
+        of_each_peer(runtime, admin)
     }
+}
+
+/// Asks a gateway about each of its peers.
+fn of_each_peer(runtime: &Runtime, admin: Endpoint) -> Result<Vec<Endpoint>, Failure> {
+    let text = runtime.block_on(fetch(&admin, "/status")).map_err(failed)?;
+    // What this version does not know, it says of the answer that it asks for next.
+    let peers = serde_json::from_str::<Peers>(&text).unwrap_or_default().peers;
+    Ok(match peers.len() {
+        0 | 1 => vec![admin],
+        _ => peers.iter().map(|peer| admin.about(Some(peer))).collect(),
+    })
 }
 
 /// Answers about peers, as `--json` prints them: one by itself, several as a list in the order of
@@ -89,11 +95,37 @@ impl<T> OneOrEach<T> {
     }
 }
 
+impl<T: Serialize> OneOrEach<T> {
+    /// Returns it as `--json` prints it.
+    pub(super) fn to_json(&self) -> Result<String, Failure> {
+        Ok(serde_json::to_string_pretty(self).map_err(failed)? + "\n")
+    }
+}
+
 /// The part of /status that tells of the peers.
 #[derive(Default, Deserialize)]
 struct Peers {
     #[serde(default)]
     peers: Vec<String>,
+}
+
+/// Refuses the name of a class that the policy has not, towards none of a gateway's peers.
+pub(super) fn check_class_of_any(runtime: &Runtime, admin: &Endpoint, class: &str) -> Result<(), Failure> {
+    check_class(runtime, &of_each_peer(runtime, admin.clone())?, class)
+}
+
+/// Refuses the name of a class that the policy has not, towards none of these peers.
+pub(super) fn check_class(runtime: &Runtime, endpoints: &[Endpoint], class: &str) -> Result<(), Failure> {
+    let mut known = BTreeSet::new();
+    for admin in endpoints {
+        let status: Status = runtime.block_on(ask(admin, "/status")).map_err(failed)?;
+        known.extend(status.classes.into_iter().map(|class| class.name));
+    }
+    if known.contains(class) {
+        return Ok(());
+    }
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    Err(unusable(format!("longhaul: the policy has no class {class}; it has {known}")))
 }
 
 /// Parses the name of a class.

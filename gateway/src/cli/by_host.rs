@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::args::{OneOrEach, PeerArgs};
+use super::args::{OneOrEach, PeerArgs, check_class};
 use super::failure::{Outcome, failed, output_failed};
 use super::runtime;
 use crate::admin::{self, Endpoint, FlowFilter};
@@ -33,16 +33,18 @@ impl ByHostArgs {
     where
         T: DeserializeOwned + Serialize + Display,
     {
-        let path = FlowFilter { host: self.host, ..filter }.target(path);
         let runtime = runtime()?;
         let endpoints = self.admin.endpoints(&runtime)?;
-        let mut lists = Vec::new();
+        if let Some(class) = &filter.class {
+            check_class(&runtime, &endpoints, class)?;
+        }
+        let path = FlowFilter { host: self.host, ..filter }.target(path);
+        let mut lists = Vec::<T>::new();
         for admin in &endpoints {
-            let text = runtime.block_on(admin::fetch(admin, &path)).map_err(failed)?;
-            lists.push(serde_json::from_str::<T>(&text).map_err(failed)?);
+            lists.push(runtime.block_on(admin::ask(admin, &path)).map_err(failed)?);
         }
         let shown = match self.json {
-            true => serde_json::to_string_pretty(&OneOrEach::of(lists)).map_err(failed)? + "\n",
+            true => OneOrEach::of(lists).to_json()?,
             false => tables(&endpoints, &lists),
         };
         io::stdout().lock().write_all(shown.as_bytes()).map_err(output_failed)

@@ -94,8 +94,7 @@ impl CheckArgs {
 fn running(gateway: &Gateway) -> Running {
     let ask = |peer: Option<&str>| {
         let admin = Endpoint::of_file(gateway.admin.as_ref()?).ok()?.about(peer);
-        let text = runtime().ok()?.block_on(admin::fetch(&admin, "/status")).ok()?;
-        let status: Status = serde_json::from_str(&text).ok()?;
+        let status: Status = runtime().ok()?.block_on(admin::ask(&admin, "/status")).ok()?;
         let is_its = status.site == gateway.site.name && status.peer == gateway.peer.name;
         is_its.then(|| Running::of(&status))
     };

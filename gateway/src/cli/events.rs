@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::args::{AdminArgs, class_name};
+use super::args::{AdminArgs, check_class_of_any, class_name};
 use super::failure::{Failure, Outcome, failed, output_failed};
 use super::runtime;
-use crate::admin::fetch;
+use crate::admin::ask;
 use crate::events::{Event, EventKind, Events};
 use crate::logs::printable;
 
@@ -43,12 +43,17 @@ impl EventsArgs {
         let mut next = 0;
         loop {
             let path = format!("/events?from={next}");
-            let text = runtime.block_on(fetch(&admin, &path)).map_err(failed)?;
-            let answer: Events = serde_json::from_str(&text).map_err(failed)?;
+            let answer: Events = runtime.block_on(ask(&admin, &path)).map_err(failed)?;
             if answer.next < next {
                 // The gateway was started again.
                 next = 0;
                 continue;
+            }
+            // Events of earlier policies may name classes that this one has not.
+            if let Some(class) = self.class.as_deref().filter(|_| next == 0)
+                && !answer.events.iter().any(|event| event.class.as_deref() == Some(class))
+            {
+                check_class_of_any(&runtime, &admin, class)?;
             }
             self.show(&answer)?;
             next = answer.next;

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use clap::Args;
 
-use super::args::PeerArgs;
+use super::args::{OneOrEach, PeerArgs};
 use super::failure::{BLOCKED, Failure, NO_LAN, NO_SESSION, Outcome, failed, output_failed, unusable};
 use super::runtime;
-use crate::admin::{self, Endpoint};
+use crate::admin::{self, Status};
 use crate::logs::printable_block;
 use crate::plan::link::{Known, LinkArgs};
 
@@ -26,29 +26,26 @@ pub(super) struct StatusArgs {
 impl StatusArgs {
     pub(super) fn run(&self) -> Outcome {
         let runtime = runtime()?;
-        let mut shown = Vec::new();
-        let mut statuses = Vec::new();
+        let mut statuses: Vec<Status> = Vec::new();
         for admin in self.admin.endpoints(&runtime)? {
-            let text = runtime.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
-            let status = parse_status(&admin, &text)?;
-            shown.push(match () {
-                () if self.json => text,
-                () if self.why => printable_block(&status.why()),
-                () => printable_block(&status.to_string()),
-            });
-            statuses.push(status);
+            statuses.push(runtime.block_on(admin::ask(&admin, "/status")).map_err(failed)?);
         }
-        let text = match (self.json, shown.as_slice()) {
-            (true, [_, _, ..]) => format!("[{}]\n", shown.join(",").trim_end()),
-            _ => shown.join("\n"),
+        let outcome = statuses.iter().try_for_each(judged);
+        let shown = |status: &Status| match self.why {
+            true => printable_block(&status.why()),
+            false => printable_block(&status.to_string()),
+        };
+        let text = match self.json {
+            true => OneOrEach::of(statuses).to_json()?,
+            false => statuses.iter().map(shown).collect::<Vec<_>>().join("\n"),
         };
         io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)?;
-        statuses.iter().try_for_each(judged)
+        outcome
     }
 }
 
 /// Gives scripts an exit status by what was shown. Without a session, the LAN is no news.
-fn judged(status: &admin::Status) -> Outcome {
+fn judged(status: &Status) -> Outcome {
     let lan = status.surroundings.lan.trouble();
     match () {
         () if status.is_up() => Ok(()),
@@ -68,17 +65,11 @@ fn judged(status: &admin::Status) -> Outcome {
     }
 }
 
-fn parse_status(admin: &Endpoint, text: &str) -> Result<admin::Status, Failure> {
-    serde_json::from_str(text)
-        .map_err(|error| failed(format!("{admin} speaks of a status this version does not know: {error}")))
-}
-
 /// Asks a running gateway what it knows of the link, if one is to be asked.
 pub(super) fn known(link: &LinkArgs) -> Result<Known, Failure> {
     let wrong = |error| unusable(format!("longhaul: {error}"));
     let Some(admin) = link.admin().map_err(wrong)? else { return Ok(Known::default()) };
-    let text = runtime()?.block_on(admin::fetch(&admin, "/status")).map_err(failed)?;
-    let status = parse_status(&admin, &text)?;
+    let status: Status = runtime()?.block_on(admin::ask(&admin, "/status")).map_err(failed)?;
     if admin.peer().is_none() && status.peers.len() > 1 {
         let names = status.peers.join(", ");
         return Err(unusable(format!("longhaul: {admin} has several peers: say --peer, one of {names}")));
