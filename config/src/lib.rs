@@ -18,6 +18,7 @@ mod read;
 mod report;
 mod serial;
 mod units;
+mod utf8;
 
 pub use check::check;
 pub use gateway::{
@@ -33,3 +34,4 @@ pub use problem::{Invalid, Problem, Style, render};
 pub use report::{Content, Report};
 pub use serial::Serial;
 pub use units::{ByteSize, Duration, Rate, UnitError};
+pub use utf8::utf8;

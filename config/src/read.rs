@@ -19,6 +19,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::units::UnitError;
+use crate::utf8::utf8;
 
 /// Longer files are refused: no gateway or policy file comes near it.
 const MAX_FILE: u64 = 1 << 20;
@@ -42,14 +43,14 @@ fn unreadable(path: &Path, reason: &str) -> Invalid {
 /// The text of a file, bounded.
 pub(crate) fn load(path: &Path) -> Result<Source, Invalid> {
     let problem = |reason: String| unreadable(path, &reason);
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     // Of what is no regular file, the length is known only afterwards.
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+    let read = File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
     let size = read.map_err(|error| problem(error.to_string()))? as u64;
     if size > MAX_FILE {
         return Err(problem(format!("it has more than {MAX_FILE} bytes")));
     }
-    Ok(source(path, text))
+    utf8(bytes).map(|text| source(path, text)).map_err(problem)
 }
 
 pub(crate) fn source(path: &Path, text: String) -> Source {

@@ -94,7 +94,10 @@ pub fn init(dir: &Path, sites: &[Site], rate: Rate) -> Result<Vec<PathBuf>, Init
     for (path, text) in paths.iter().zip(&texts) {
         config::Gateway::parse(path, text).map_err(|invalid| InitError::Sites(Box::new(invalid)))?;
     }
-    keys::generate(&keys::Request { dir, sites: &names, force: false })?;
+    keys::generate(&keys::Request { dir, sites: &names, force: false }).map_err(|error| match error {
+        KeysError::Exists(path) => InitError::InTheWay(path),
+        error => InitError::Keys(error),
+    })?;
     for (path, text) in paths.iter().zip(&texts) {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         file.and_then(|mut file| file.write_all(text.as_bytes()))
@@ -181,7 +184,12 @@ pub(crate) mod tests {
         config::check_pair(&first, &mut second);
         assert!(first.problems().is_empty(), "{:?}", first.problems());
         assert!(second.problems().is_empty(), "{:?}", second.problems());
-        assert!(matches!(init(folder.path(), &sites, rate), Err(InitError::InTheWay(_))));
+        // Nor are keys replaced, where the gateway files are gone.
+        for _ in 0..2 {
+            let refused = init(folder.path(), &sites, rate).unwrap_err();
+            assert!(refused.to_string().contains("is there and is left alone: remove it, or"), "{refused}");
+            paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
+        }
         let more = [sites.as_slice(), &[site("z", "10.9.0.3", "10.0.2.0/24")]].concat();
         let folder = tempfile::tempdir().unwrap();
         let mut reports: Vec<_> =

@@ -98,8 +98,11 @@ pub enum KeysError {
     #[error("`{0}` is named twice")]
     Duplicate(String),
     /// A file is in the way. Nothing was made.
-    #[error("{} exists and is left alone; ask for replacement if that is wanted", .0.display())]
+    #[error("{} is there and is left alone: --force replaces a site's certificate and key", .0.display())]
     Exists(PathBuf),
+    /// Files cannot be made in what is no folder.
+    #[error("{} is there and is no folder: name another one", .0.display())]
+    NoFolder(PathBuf),
     /// One of the authority's two files is missing, so that it can neither be used nor be made anew
     /// without harm.
     #[error("{} is missing, although the authority's other file exists: restore it, or remove both to begin anew", .0.display())]
@@ -113,7 +116,7 @@ pub enum KeysError {
         source: io::Error,
     },
     /// The authority's files are damaged, do not belong together, or cannot sign.
-    #[error("the authority in {} cannot be used: {source}", dir.display())]
+    #[error("ca.crt and ca.key in {} cannot be used: {source}; restore both, or name another folder for a new authority", dir.display())]
     Authority {
         /// The directory.
         dir: PathBuf,
@@ -138,6 +141,9 @@ pub enum KeysError {
 /// See [`KeysError`].
 pub fn generate(request: &Request<'_>) -> Result<Summary, KeysError> {
     check_names(request.sites)?;
+    if exists(request.dir)? && !request.dir.is_dir() {
+        return Err(KeysError::NoFolder(request.dir.to_owned()));
+    }
     let authority_files = files(request.dir, AUTHORITY);
     let site_files: Vec<_> = request.sites.iter().map(|site| (site, files(request.dir, site))).collect();
     if !request.force {

@@ -123,6 +123,7 @@ impl SimulateArgs {
     /// # Errors
     /// See [`SimulateError`].
     pub fn run(&self, out: &mut dyn Write) -> Result<(), SimulateError> {
+        self.check_folders()?;
         let threads = self.threads.unwrap_or_else(cells::processors).max(1);
         let transfers = self.transfers()?;
         let cells = cells::run(transfers, threads)?;
@@ -198,6 +199,18 @@ impl SimulateArgs {
             self.packet,
             self.seed
         )
+    }
+
+    /// Results of an hour are not to be lost for a folder that is not there.
+    fn check_folders(&self) -> Result<(), SimulateError> {
+        let json = self.json.as_ref().filter(|path| *path != Path::new(STANDARD_OUTPUT));
+        for path in [json, self.csv.as_ref(), self.svg.as_ref()].into_iter().flatten() {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+                return Err(file(path, format!("there is no folder {}", folder.display())));
+            }
+        }
+        Ok(())
     }
 
     fn export(&self, rows: &[Row]) -> Result<(), SimulateError> {

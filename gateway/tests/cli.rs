@@ -206,7 +206,7 @@ fn keys_and_no_gateway() {
     assert!(path.join("keys/ca.crt").exists());
     let (code, _, err) = parts(&longhaul(path, &["keys", "--dir", "keys", "a"]));
     assert_eq!(code, Some(1));
-    assert!(err.starts_with("longhaul: keys/a.crt exists"), "{err}");
+    assert!(err.starts_with("longhaul: keys/a.crt is there") && err.contains("--force replaces"), "{err}");
     let (code, _, err) = parts(&longhaul(path, &["keys", "--dir", "other", "Site_A"]));
     assert_eq!(code, Some(2), "{err}");
     assert!(!path.join("other").exists());
@@ -251,6 +251,35 @@ fn a_gateway_with_too_few_descriptors_says_which_limit_and_what_it_needs() {
             says(&format!("may have {limit} file")) && says("RLIMIT_NOFILE") && says("ulimit -n "),
             "{err}"
         );
+    }
+}
+
+/// Errors of files say which one, and what to do; none is found out after an hour's work.
+#[test]
+fn files_that_are_in_the_way_or_missing_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    fs::write(path.join("file"), "").unwrap();
+    fs::write(path.join("lost.trace"), "longhaul-trace 1\n0 7\n").unwrap();
+    fs::write(path.join("latin.trace"), b"longhaul-trace 1\n# f\xfcr\n5 1\n").unwrap();
+    let csv = ["simulate", "--messages", "1000000000", "--csv", "none/out.csv"];
+    for (arguments, wanted, told) in [
+        (&["keys", "--dir", "file", "a"][..], 1, "file is there and is no folder: name another one"),
+        (&["generate", "file"], 1, "file/man: Not a directory (os error 20)"),
+        (&csv, 2, "none/out.csv: there is no folder none"),
+        (
+            &["simulate", "--trace", "lost.trace"],
+            2,
+            "lost.trace: all of its 7 packets are lost: nothing would ever arrive",
+        ),
+        (
+            &["simulate", "--trace", "latin.trace"],
+            2,
+            "latin.trace: byte 4 of line 2 is 0xfc, which is no UTF-8: save it as UTF-8",
+        ),
+    ] {
+        let (code, _, err) = parts(&longhaul(path, arguments));
+        assert_eq!((code, err), (Some(wanted), format!("longhaul: {told}\n")), "{arguments:?}");
     }
 }
 

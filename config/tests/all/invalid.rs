@@ -47,6 +47,20 @@ fn what_never_ends_is_refused() {
     assert_eq!(report.problems()[0].message(), "cannot read /dev/zero: it has more than 1048576 bytes");
 }
 
+/// The place shows, in a policy file that a gateway file names as well.
+#[test]
+fn what_is_no_text_is_told_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let (policy, gateway) = (folder.path().join("policy.toml"), folder.path().join("gateway.toml"));
+    fs::write(&policy, b"[[class]]\nname = \"default\" # f\xfcr\nscheme = \"sr\"\n").unwrap();
+    fs::copy("../docs/examples/gateway-a.toml", &gateway).unwrap();
+    for path in [&policy, &gateway] {
+        let report = check(path);
+        let told = "policy.toml: byte 21 of line 2 is 0xfc, which is no UTF-8: save it as UTF-8";
+        assert!(report.problems()[0].message().ends_with(told), "{:?}", report.problems());
+    }
+}
+
 /// A file that is read again may have become something that whoever opens it waits for.
 #[test]
 fn what_is_no_regular_file_is_not_read_again() {

@@ -41,8 +41,9 @@ impl Token {
     /// # Errors
     /// A line that says what is wrong: the file, or that its text is no token.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
-        Self::new(text.trim()).ok_or_else(|| {
+        let bytes = fs::read(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let token = str::from_utf8(&bytes).ok().and_then(|text| Self::new(text.trim()));
+        token.ok_or_else(|| {
             let (least, most) = (TOKEN.start(), TOKEN.end());
             format!("{}: a token has {least} to {most} visible ASCII characters", path.display())
         })
@@ -346,6 +347,9 @@ mod tests {
             fs::write(&path, text).unwrap();
             assert_eq!(Token::read(&path).is_ok(), is_fit, "{text:?}");
         }
+        fs::write(&path, b"0123456789abcde\xff").unwrap();
+        let error = Token::read(&path).unwrap_err();
+        assert!(error.ends_with("token: a token has 16 to 256 visible ASCII characters"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `longhaul generate`: manual pages, shell completions and schemas, for packages.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -9,7 +9,7 @@ use schemars::{Schema, schema_for};
 
 use super::Cli;
 use super::args::OneOrEach;
-use super::failure::{Outcome, failed, output_failed};
+use super::failure::{Failure, Outcome, failed, output_failed};
 use crate::admin;
 use crate::check::CheckedFile;
 use crate::init::SiteFiles;
@@ -28,25 +28,34 @@ pub(super) struct GenerateArgs {
 impl GenerateArgs {
     pub(super) fn run(&self) -> Outcome {
         let man = self.dir.join("man");
-        std::fs::create_dir_all(&man).map_err(failed)?;
-        clap_mangen::generate_to(Cli::command(), &man).map_err(failed)?;
+        make(&man)?;
+        clap_mangen::generate_to(Cli::command(), &man).map_err(at(&man))?;
         let mut out = io::stdout().lock();
         writeln!(out, "{}", man.display()).map_err(output_failed)?;
         for (shell, folder) in SHELLS {
             let folder = self.dir.join(folder);
-            std::fs::create_dir_all(&folder).map_err(failed)?;
+            make(&folder)?;
             let path = clap_complete::generate_to(shell, &mut Cli::command(), "longhaul", &folder);
-            writeln!(out, "{}", path.map_err(failed)?.display()).map_err(output_failed)?;
+            writeln!(out, "{}", path.map_err(at(&folder))?.display()).map_err(output_failed)?;
         }
         let folder = self.dir.join("schema");
-        std::fs::create_dir_all(&folder).map_err(failed)?;
+        make(&folder)?;
         for (name, schema) in schemas() {
             let path = folder.join(format!("{name}.schema.json"));
             let text = serde_json::to_string_pretty(&schema).map_err(failed)?;
-            std::fs::write(&path, text + "\n").map_err(failed)?;
+            std::fs::write(&path, text + "\n").map_err(at(&path))?;
         }
         writeln!(out, "{}", folder.display()).map_err(output_failed)
     }
+}
+
+fn make(folder: &Path) -> Outcome {
+    std::fs::create_dir_all(folder).map_err(at(folder))
+}
+
+/// Names the file or folder that an error is about.
+fn at(path: &Path) -> impl Fn(io::Error) -> Failure {
+    move |error| failed(format!("{}: {error}", path.display()))
 }
 
 /// JSON schemas of what commands print with `--json`, by command.

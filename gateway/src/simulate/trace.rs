@@ -16,12 +16,22 @@ const BREAK: &str = "break";
 /// The runs of a trace file: lines `arrived lost` after a header. Where the recording has a gap,
 /// its two sides are put together.
 pub(super) fn read(path: &Path) -> Result<Vec<Run>, SimulateError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|error| file(path, format!("cannot be read: {error}")))?;
+    let bytes = std::fs::read(path).map_err(|error| file(path, format!("cannot be read: {error}")))?;
+    let text = config::utf8(bytes).map_err(|reason| file(path, reason))?;
     let runs = runs(&text).map_err(|reason| file(path, reason))?;
-    match runs.iter().any(|(arrived, lost)| *arrived > 0 || *lost > 0) {
-        true => Ok(runs),
-        false => Err(file(path, "it tells of no packets".to_owned())),
+    match arriving(&runs) {
+        Ok(()) => Ok(runs),
+        Err(reason) => Err(file(path, reason)),
+    }
+}
+
+/// Refuses a course of losses that no message could cross.
+fn arriving(runs: &[Run]) -> Result<(), String> {
+    let count = |of: fn(&Run) -> u64| runs.iter().map(of).fold(0, u64::saturating_add);
+    match (count(|run| run.0), count(|run| run.1)) {
+        (0, 0) => Err("it tells of no packets".to_owned()),
+        (0, lost) => Err(format!("all of its {lost} packets are lost: nothing would ever arrive")),
+        _ => Ok(()),
     }
 }
 
@@ -64,5 +74,13 @@ mod tests {
             let reason = runs(text).unwrap_err();
             assert!(reason.starts_with(wrong), "{reason}");
         }
+    }
+
+    #[test]
+    fn losses_alone_are_refused() {
+        assert_eq!(arriving(&[(0, 3), (1, 0)]), Ok(()));
+        assert_eq!(arriving(&[(0, 0)]), Err("it tells of no packets".to_owned()));
+        let told = "all of its 7 packets are lost: nothing would ever arrive";
+        assert_eq!(arriving(&[(0, 3), (0, 4)]), Err(told.to_owned()));
     }
 }

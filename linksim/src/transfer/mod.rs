@@ -207,7 +207,9 @@ pub enum Failure {
     Impossible(&'static str),
     /// Nothing is left to happen, or nothing has completed for an hour of virtual time and a
     /// hundred times as long as it should take.
-    #[error("stuck at {at:?} of virtual time, with {done} messages done")]
+    #[error(
+        "nothing completes any more: {done} messages have, and no other one until {at:.1?} of virtual time"
+    )]
     Stuck {
         /// Virtual time since the start.
         at: Duration,
