@@ -28,6 +28,8 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 pub use form::Form;
+#[cfg(test)]
+pub(crate) use format::tests::written;
 use format::{Fields, Lines};
 use sink::Queue;
 
@@ -38,7 +40,8 @@ use sink::Queue;
 pub fn filter(default: &str) -> Result<EnvFilter, String> {
     match std::env::var("LONGHAUL_LOG") {
         Ok(text) if !text.trim().is_empty() => parse_filter(&text),
-        Ok(_) | Err(_) => Ok(EnvFilter::new(default)),
+        // What the library warns of by itself, the gateway tells in its own words.
+        Ok(_) | Err(_) => Ok(EnvFilter::new(format!("{default},quinn_udp=error"))),
     }
 }
 

@@ -179,4 +179,4 @@ impl Visit for Visitor<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

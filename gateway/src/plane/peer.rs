@@ -348,11 +348,9 @@ impl<O: Observer> PeerSide<O> {
             session.lost.is_some_and(|patience| now.saturating_duration_since(session.heard) >= patience)
         });
         if is_silent {
-            tracing::warn!(
-                peer = self.name,
-                flows = self.core.waiting_flows(),
-                "no data from the peer either; flows wait"
-            );
+            // Who lost the control connection has warned of it.
+            let flows = self.core.waiting_flows();
+            tracing::info!(peer = self.name, flows, "no data from the peer either; flows wait");
             self.park(lan, now);
         }
     }

@@ -13,6 +13,7 @@ use splice::{By, Cause, FlowFailure, FlowOpening, FlowSide, LanDrop};
 use tracing::{info, warn};
 
 use crate::events::EventKind;
+use crate::liveness::DataPath;
 use crate::telemetry::{Opened, Snapshot, Telemetry, WAITING};
 use openings::Openings;
 
@@ -39,6 +40,8 @@ pub(super) struct Telling {
     impostor: Option<Instant>,
     openings: Openings,
     ended: Ended,
+    /// A data path that was found dead at the last look, which the log has not told yet.
+    dead: Option<DataPath>,
     /// The peer, in the log of a gateway that has several.
     about: String,
     /// The LAN is told of with one of them.
@@ -56,6 +59,7 @@ impl Telling {
             impostor: None,
             openings: Openings::default(),
             ended: Ended::default(),
+            dead: None,
             about: String::new(),
             tells_lan: true,
         }
@@ -69,7 +73,7 @@ impl Telling {
 
     /// Looks at everything; about every second.
     pub(super) fn look(&mut self, telemetry: &Telemetry, now: Instant) {
-        data_path(&self.about, telemetry, now);
+        self.data_path(telemetry, now);
         self.wan(telemetry, now);
         self.lan(telemetry, now);
         self.impostors(telemetry, now);
@@ -164,6 +168,32 @@ impl Telling {
         telemetry.events().push(EventKind::Impostor, &text);
     }
 
+    /// Says once for each change how the data path stands.
+    ///
+    /// The log tells of a dead one a look later. If control is lost in the same moment, as where a
+    /// link is cut, that says it all.
+    fn data_path(&mut self, telemetry: &Telemetry, now: Instant) {
+        let about = &self.about;
+        let Some(path) = telemetry.judge_data_path(now) else {
+            if let Some(DataPath { to_peer, from_peer }) = self.dead.take() {
+                let (to_peer, from_peer) = (to_peer.name(), from_peer.name());
+                warn!(
+                    to_peer,
+                    from_peer, "{about}control is up, and no data crosses: the bulk port may be blocked"
+                );
+            }
+            return;
+        };
+        let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
+        telemetry
+            .events()
+            .push(EventKind::DataPath, &format!("to the peer {to_peer}, from the peer {from_peer}"));
+        self.dead = path.is_dead().then_some(path);
+        if self.dead.is_none() {
+            info!(to_peer, from_peer, "{about}the data path has changed");
+        }
+    }
+
     /// All peers' status has the judgement; the first one's tells of it.
     fn lan(&self, telemetry: &Telemetry, now: Instant) {
         let Some(judged) = telemetry.judge_lan(now).filter(|_| self.tells_lan) else { return };
@@ -174,9 +204,13 @@ impl Telling {
                 telemetry.events().push(EventKind::LanUp, &text);
                 info!("the LAN interface is up again: {text}");
             }
-            Some((why, _)) => {
+            Some((why, since)) => {
                 telemetry.events().push(EventKind::LanDown, why);
-                warn!("the LAN interface is not usable: {why}");
+                // One warning, whatever else is found out of it.
+                match since == now {
+                    true => warn!("the LAN interface is not usable: {why}"),
+                    false => info!("the LAN interface is still not usable: {why}"),
+                }
             }
         }
     }
@@ -199,9 +233,12 @@ impl Telling {
                     .push(EventKind::WanUp, &format!("{} is there, with a route to {peer}", listen.ip()));
                 info!(address = %listen.ip(), %peer, "the way to the peer begins again");
             }
-            Some((why, _)) => {
+            Some((why, since)) => {
                 telemetry.events().push(EventKind::WanDown, why);
-                warn!("{why}");
+                match since == now {
+                    true => warn!("{why}"),
+                    false => info!("{why}"),
+                }
             }
         }
     }
@@ -297,22 +334,6 @@ fn describe(failure: &FlowFailure) -> String {
     };
     let ends = ends((requester, requester_qpn), (target, target_qpn));
     format!("{ends}: {} (the {end} is here, {by} gave it up)", failure.cause.name())
-}
-
-/// Says once for each change how the data path stands.
-fn data_path(about: &str, telemetry: &Telemetry, now: Instant) {
-    let Some(path) = telemetry.judge_data_path(now) else { return };
-    let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
-    telemetry
-        .events()
-        .push(EventKind::DataPath, &format!("to the peer {to_peer}, from the peer {from_peer}"));
-    match path.is_dead() {
-        true => warn!(
-            to_peer,
-            from_peer, "{about}control is up, and no data crosses: the bulk port may be blocked"
-        ),
-        false => info!(to_peer, from_peer, "{about}the data path has changed"),
-    }
 }
 
 /// Returns how many packets of local hosts met a full link until now: senders were told to slow

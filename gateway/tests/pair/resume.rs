@@ -64,6 +64,31 @@ fn flows_wait_for_a_link_that_is_cut() {
     }
 }
 
+/// Each side's log has one warning of a link that was cut, however long it was.
+#[test]
+fn a_link_that_is_cut_is_warned_of_once() {
+    let clear = "delay 2ms loss 0.5%".parse().unwrap();
+    let mut pair = Pair::start_otherwise(1, |plan| plan.link = clear);
+    let (client, server) = pair.transfer(Limit::Messages(1_000_000));
+    wait_until("the transfer does not start", &|| done(&client) > 30);
+    let logs = ["a.log", "b.log"].map(|name| pair.testbed.folder().join(name));
+    let read = || logs.each_ref().map(|path| std::fs::read_to_string(path).unwrap());
+    let before = read().map(|log| log.len());
+    pair.testbed.set_link("loss 100%".parse().unwrap());
+    pair.wait_for("the session is not lost", is_lost);
+    std::thread::sleep(outage());
+    pair.testbed.set_link(clear);
+    pair.testbed.wait_for_session(&|| false).unwrap();
+    for (log, before) in read().iter().zip(before) {
+        let log = log.get(before..).unwrap();
+        let warnings: Vec<_> = log.lines().filter(|line| line.contains("WARN")).collect();
+        assert!(warnings.len() == 1 && warnings[0].contains("session lost; so many"), "{log}");
+    }
+    let (client, server) = (client.stop().unwrap(), server.stop().unwrap());
+    assert!(client.corrupt == 0 && server.corrupt == 0 && failed(&client) == 0, "{client}\n{server}");
+    pair.testbed.stop().unwrap();
+}
+
 /// Only the control connection is cut: bulk data go on, by the old keys, and then by new ones.
 #[test]
 fn bulk_goes_on_while_control_is_cut_off() {

@@ -27,7 +27,7 @@ enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Setup(#[from] SetupError),
-    #[error("no session in time")]
+    #[error("the peer began a session and did not go on in time")]
     Timeout,
     #[error("{AT_ONCE} connections are being set up already")]
     Busy,
@@ -88,7 +88,7 @@ pub(super) async fn accept(
             config.refusals.remember(&told);
         }
         config.refusals.count(reason, address);
-        journal.note(reason, address, &told);
+        journal.note(reason, address, &told, true);
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quinn::ConnectionError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::wire::{Link, Lost, Wire};
 use super::{Credentials, DownReason, Event, close};
@@ -217,7 +217,8 @@ impl Current {
     }
 
     async fn lose(&mut self, reason: DownReason, resume_for: Duration) -> Result<(), OwnerGone> {
-        warn!(%reason, ?resume_for, "session lost; its flows wait");
+        // The owner tells of it, who knows which flows wait.
+        debug!(%reason, ?resume_for, "session lost; its flows wait");
         let since = Instant::now();
         self.state = State::Lost { reason: reason.clone(), since, until: since + resume_for };
         self.events.send(Event::Lost(reason)).await.map_err(|_| OwnerGone)

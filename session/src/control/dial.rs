@@ -24,7 +24,7 @@ enum Failure {
     Connection(#[from] ConnectionError),
     #[error(transparent)]
     Setup(#[from] SetupError),
-    #[error("no session in time")]
+    #[error("the peer does not answer in time")]
     Timeout,
 }
 
@@ -66,6 +66,8 @@ pub(super) async fn dial(
     let mut journal = Journal::default();
     let mut backoff = Backoff::default();
     let mut standing: Option<Standing> = None;
+    // The session before was lost by silence, and its owner has told of that.
+    let mut is_silent = false;
     for order in 0.. {
         let started = Instant::now();
         let credentials = Arc::clone(&newest.borrow_and_update());
@@ -85,13 +87,17 @@ pub(super) async fn dial(
                 let told = Told { failure: &failure, error: failure.of_connection(), peer: &config.peer };
                 config.refusals.remember(&told);
                 config.refusals.count(reason, config.peer_address);
-                journal.note(reason, config.peer_address, &told);
+                let is_news = !(is_silent && reason == Refusal::Timeout);
+                journal.note(reason, config.peer_address, &told, is_news);
             }
         }
         if let Some(session) = &standing {
             match session.until_over(&mut newest, &credentials).await {
                 Over::Renewed => continue,
-                Over::Ended(ended) => backoff.after_session(session.started.elapsed(), &ended),
+                Over::Ended(ended) => {
+                    is_silent = matches!(ended, ConnectionError::TimedOut);
+                    backoff.after_session(session.started.elapsed(), &ended);
+                }
             }
             standing = None;
         }

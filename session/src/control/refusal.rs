@@ -10,7 +10,7 @@ use std::time::Duration;
 use quinn::ConnectionError;
 use rustls_pki_types::UnixTime;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::wire::{Lost, SetupError};
 use crate::identity::Date;
@@ -276,7 +276,8 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    pub(super) fn note(&mut self, reason: Refusal, address: SocketAddr, error: &dyn Display) {
+    /// `is_news`: nobody has been told that the peer does not answer.
+    pub(super) fn note(&mut self, reason: Refusal, address: SocketAddr, error: &dyn Display, is_news: bool) {
         let now = Instant::now();
         if self.next.is_some_and(|next| now < next) {
             self.unmentioned += 1;
@@ -284,6 +285,9 @@ impl Journal {
         }
         let unmentioned = std::mem::take(&mut self.unmentioned);
         self.next = Some(now + LOG_INTERVAL);
-        warn!(reason = reason.label(), %address, %error, unmentioned, "no session");
+        match is_news {
+            true => warn!(reason = reason.label(), %address, %error, unmentioned, "no session"),
+            false => info!(reason = reason.label(), %address, %error, unmentioned, "no session"),
+        }
     }
 }

@@ -29,7 +29,7 @@ impl<'a> MakeWriter<'a> for Written {
 }
 
 /// Returns the lines that `log` writes, without the times.
-fn written(log: impl FnOnce()) -> Vec<String> {
+pub(crate) fn written(log: impl FnOnce()) -> Vec<String> {
     let lines = written_as(Form::Plain, log).into_iter();
     lines.map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
 }

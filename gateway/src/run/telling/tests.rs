@@ -9,6 +9,7 @@ use splice::record::Reason;
 
 use super::*;
 use crate::lan::usable::{Family, Fault};
+use crate::telemetry::SessionState;
 
 fn at(start: Instant, seconds: u64) -> Instant {
     start + Duration::from_secs(seconds)
@@ -256,6 +257,55 @@ fn the_lan_interface_is_told_of_by_its_name() {
     assert!(texts.iter().all(|text| text.contains("eth1")), "{texts:?}");
     assert_eq!(texts[1], "eth1 is down");
     assert!(texts[3].contains("no IPv4 address"), "{texts:?}");
+}
+
+/// The warnings among the lines that are logged meanwhile.
+fn warnings(log: impl FnOnce()) -> Vec<String> {
+    crate::logs::written(log).into_iter().filter(|line| line.trim_start().starts_with("WARN")).collect()
+}
+
+/// A carrier that is lost shows first at the workers, and then by its reason.
+#[test]
+fn an_interface_that_is_lost_is_one_warning() {
+    let (start, telemetry, mut telling) = silent();
+    telemetry.name_lan("eth1");
+    let plane = telemetry.plane();
+    let warned = warnings(|| {
+        let course = [(2, None), (1, None), (1, Some(Fault::NoCarrier)), (1, Some(Fault::Down)), (2, None)];
+        for (second, (lan_up, fault)) in (0..).zip(course) {
+            plane.store(&Snapshot { lan_up, ..Snapshot::default() });
+            telemetry.set_lan_fault(fault);
+            telling.look(&telemetry, at(start, second));
+        }
+    });
+    assert_eq!(warned.len(), 1, "{warned:?}");
+    assert_eq!(kinds(&telemetry), ["lan_down", "lan_down", "lan_down", "lan_up"]);
+}
+
+/// A cut link ends the control connection in the same moment, which is told of by itself.
+#[test]
+fn a_dead_data_path_is_warned_of_where_control_stays_up() {
+    for is_cut in [true, false] {
+        let (start, telemetry, mut telling) = silent();
+        telemetry.session(SessionState::Up, None, start);
+        let (plane, mut snapshot) = (telemetry.plane(), Snapshot::default());
+        let is_told = || kinds(&telemetry).iter().filter(|kind| *kind == "data_path").count() >= 2;
+        let warned = warnings(|| {
+            for second in 0..30 {
+                snapshot.wan_sent_packets += 4;
+                snapshot.wan_opened[0] += if second <= 10 { 4 } else { 0 };
+                snapshot.path_age_micros = if second <= 10 { 20_000 } else { (second - 10) * 1_000_000 };
+                plane.store(&snapshot);
+                telling.look(&telemetry, at(start, second));
+                if is_cut && second > 10 && is_told() {
+                    telemetry.session(SessionState::Lost, None, at(start, second));
+                }
+            }
+        });
+        assert!(is_told(), "{:?}", kinds(&telemetry));
+        assert_eq!(warned.len(), usize::from(!is_cut), "{warned:?}");
+        assert!(warned.iter().all(|line| line.contains("control is up, and no data crosses")));
+    }
 }
 
 #[test]
