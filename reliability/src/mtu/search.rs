@@ -8,8 +8,6 @@ use crate::estimator::{Clock, LaneId};
 
 /// IP packets that are common: plain, in tunnels, FDDI, jumbo frames. Tried all at once.
 const LADDER: [usize; 5] = [1280, 1400, 1500, 4352, super::LARGEST];
-/// The search ends that close below what does not arrive.
-const GRANULE: usize = 16;
 /// Lengths that are tried together between one that arrives and one that does not.
 const BETWEEN: usize = 3;
 /// The length above the one found has been lost so often. RFC 8899 has 3; with 5, random loss is
@@ -97,7 +95,7 @@ pub struct Status {
 /// in question; it ends when all are answered, or after a timer of about two round trips. A round
 /// in which nothing was answered counts for nothing. At first the common lengths are tried
 /// together, so one of them is in use after a round trip; then, between the longest that arrived
-/// and the shortest that did not, three at a time, down to 16 bytes. A length is given up for one
+/// and the shortest that did not, three at a time, down to the byte. A length is given up for one
 /// loss, but the one that bounds what was found has been lost five times: so loss costs time, not
 /// length. What arrives is used at once.
 ///
@@ -440,16 +438,17 @@ impl Search {
     /// Lengths to be tried.
     fn candidates(&self, round: &mut Round) {
         let Config { base, most, hint, overhead, .. } = self.config;
-        match self.ceilings.first() {
-            None => {
-                let common = LADDER.iter().map(|mtu| mtu.saturating_sub(overhead).min(most));
-                for len in common.chain([base, most]).chain(hint) {
-                    if len > self.packet && len <= most {
-                        round.push(len);
-                    }
-                }
+        // Below a length that is known not to arrive, those that nobody heard of are left to try.
+        let below = self.ceilings.first().map_or(most + 1, |(ceiling, _)| *ceiling);
+        let common = LADDER.iter().map(|mtu| mtu.saturating_sub(overhead).min(most));
+        for len in common.chain([base, most]).chain(hint) {
+            if len > self.packet && len < below {
+                round.push(len);
             }
-            Some((ceiling, _)) if ceiling - self.packet > GRANULE => {
+        }
+        match self.ceilings.first() {
+            None => {}
+            Some((ceiling, _)) if ceiling - self.packet > 1 => {
                 let gap = ceiling - self.packet;
                 for part in 1..=BETWEEN {
                     let len = self.packet + gap * part / (BETWEEN + 1);
