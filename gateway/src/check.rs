@@ -12,6 +12,7 @@ use rustls_pki_types::UnixTime;
 use session::identity::{Date, Identity, IdentityError, IdentityFile};
 use session::schedule::Role;
 
+use crate::lan::usable::{self, Fault};
 use crate::renewal::{SOON, identity_remedy};
 use live::{Finding, Machine, Running, judge};
 
@@ -204,19 +205,9 @@ fn blamed(error: &IdentityError) -> &'static str {
 
 fn interface(report: &mut Report, gateway: &Gateway) {
     let LanMode::Packet { interface } = &gateway.lan.mode else { return };
-    if !Path::new("/sys/class/net").join(interface).exists() {
-        let help = match interface.split_once('@') {
-            Some((name, _)) => {
-                format!("`ip link` shows {name} like this; its name is what stands before the @")
-            }
-            None => "see `ip link`; a gateway that is started waits for it".to_owned(),
-        };
-        report.warning_at(
-            "lan.interface",
-            format!("there is no interface {interface} on this machine"),
-            "named here",
-            Some(help),
-        );
+    if let Ok(Some(fault @ Fault::Gone)) = usable::look(&gateway.lan, interface) {
+        let help = Some(fault.remedy(interface));
+        report.warning_at("lan.interface", fault.text(interface), "named here", help);
     }
 }
 
@@ -263,7 +254,7 @@ mod tests {
 
         let report = check(&gateway_file(folder.path(), "a", "no-such-if0"));
         assert!(report.is_valid());
-        assert_eq!(messages(&report), ["there is no interface no-such-if0 on this machine"]);
+        assert_eq!(messages(&report), ["there is no interface no-such-if0"]);
         assert_eq!(report.problems()[0].position(), Some((4, 13)));
 
         let report = check(&gateway_file(folder.path(), "c", "lo"));

@@ -15,6 +15,7 @@ pub(super) use machine::held;
 pub use machine::{Interface, Machine, Running};
 
 use crate::lan::rdma;
+use crate::lan::usable::Fault;
 use crate::plan::buffer_needed;
 
 /// One thing that the file and the machine do not agree on.
@@ -57,17 +58,15 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
     sockets(&mut findings, machine);
     capabilities(&mut findings, gateway, machine);
     if let LanMode::Packet { interface } = &gateway.lan.mode {
-        match machine.interfaces.iter().find(|other| other.name == *interface) {
-            Some(lan) => {
-                local_side(&mut findings, gateway, lan, machine);
-                prefixes(&mut findings, gateway, lan);
-            }
-            None => findings.error(
-                "lan.interface",
-                format!("there is no interface {interface} on this machine"),
-                "named here",
-                "see `ip link`; a gateway that is started waits for it",
-            ),
+        if let Some(fault) = machine.lan {
+            // The gateway is told of the same.
+            let is_gone = fault == Fault::Gone;
+            let found = if is_gone { "named here" } else { "" };
+            findings.add(is_gone, "lan.interface", fault.text(interface), found, &fault.remedy(interface));
+        }
+        if let Some(lan) = machine.interfaces.iter().find(|other| other.name == *interface) {
+            local_side(&mut findings, gateway, lan, machine);
+            prefixes(&mut findings, gateway, lan);
         }
         views.iter().for_each(|view| forwarding(&mut findings, view, interface, machine));
     }
@@ -212,17 +211,6 @@ fn capabilities(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
 
 fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machine: &Machine) {
     let name = &lan.name;
-    if !lan.is_up {
-        findings.warn("lan.interface", format!("{name} is down"), "", &format!("ip link set {name} up"));
-    } else if !lan.has_carrier {
-        let message = format!("{name} has no carrier");
-        findings.warn("lan.interface", message, "", "look at its cable, and at the switch's port");
-    }
-    if lan.addresses.is_empty() {
-        let message = format!("{name} has no address: hosts cannot find this machine");
-        let help = format!("ip addr add ADDRESS/PREFIX dev {name}: it is the hosts' way to the other site");
-        findings.warn("lan.interface", message, "", &help);
-    }
     if let Some(mtu) = gateway.lan.mtu.map(u32::from).filter(|mtu| *mtu > lan.mtu) {
         let message = format!("`lan.mtu` is more than {name} carries");
         findings.warn(

@@ -1,4 +1,4 @@
-//! Judges if hosts can use the LAN interface: for a gateway that runs, and for `check --live`.
+//! Judges if hosts can use the LAN interface: for a gateway that runs, and for `longhaul check`.
 
 use std::io;
 use std::net::IpAddr;
@@ -38,6 +38,24 @@ impl Fault {
             Self::NoAddress(family) => format!(
                 "{interface} has no {family} address, and no route leads to hosts by it: they cannot reach their gateway"
             ),
+        }
+    }
+
+    /// Says what an operator can do about it.
+    #[must_use]
+    pub fn remedy(self, interface: &str) -> String {
+        match self {
+            Self::Gone => match interface.split_once('@') {
+                Some((name, _)) => {
+                    format!("`ip link` shows {name} like this; its name is what stands before the @")
+                }
+                None => "see `ip link`; a gateway that is started waits for it".to_owned(),
+            },
+            Self::Down => format!("ip link set {interface} up"),
+            Self::NoCarrier => "look at its cable, and at the switch's port".to_owned(),
+            Self::NoAddress(_) => {
+                format!("ip addr add ADDRESS/PREFIX dev {interface}: it is the hosts' way to the other site")
+            }
         }
     }
 }

@@ -10,20 +10,22 @@ use ipnet::IpNet;
 use rtnetlink::packet_core::NLM_F_DUMP;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressMessage;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::admin::Status;
 use crate::lan::guard;
 use crate::lan::netlink::Netlink;
 use crate::lan::rdma;
-use crate::lan::usable::address_of;
+use crate::lan::usable::{self, Fault, address_of};
 
 /// A machine, as far as a gateway depends on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// Its network interfaces.
     pub interfaces: Vec<Interface>,
+    /// Why hosts cannot use the LAN's interface, if they cannot.
+    pub lan: Option<Fault>,
     /// RDMA devices, each with the network interface that it stands on.
     pub rdma: Vec<(String, String)>,
     /// True if it forwards IPv4, and IPv6.
@@ -84,10 +86,6 @@ pub struct Interface {
     pub mtu: u32,
     /// Mbit/s, if it tells.
     pub speed: Option<u64>,
-    /// True if it is administratively up.
-    pub is_up: bool,
-    /// True if it can send now.
-    pub has_carrier: bool,
     /// Its addresses, each with its prefix's length.
     pub addresses: Vec<IpNet>,
     /// True if the kernel takes a default route from any router that is advertised there (IPv6).
@@ -102,14 +100,17 @@ impl Machine {
     pub fn look(gateway: &Gateway) -> io::Result<Self> {
         let mut kernel = Netlink::connect()?;
         let interfaces = interfaces(&mut kernel)?;
-        let guarded = match &gateway.lan.mode {
-            LanMode::Packet { interface } => guard::guarded(interface)?,
-            LanMode::Socket { .. } => Vec::new(),
+        let (lan, guarded) = match &gateway.lan.mode {
+            LanMode::Packet { interface } => {
+                (usable::look(&gateway.lan, interface)?, guard::guarded(interface)?)
+            }
+            LanMode::Socket { .. } => (None, Vec::new()),
         };
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Ok(Self {
             strict: strict(&interfaces),
             interfaces,
+            lan,
             rdma: rdma::devices(),
             forwarding: (is_one("net/ipv4/ip_forward"), is_one("net/ipv6/conf/all/forwarding")),
             guarded,
@@ -156,8 +157,6 @@ fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {
         let RouteNetlinkMessage::NewLink(link) = link else { return None };
         let index = link.header.index;
         let mut interface = Interface {
-            is_up: link.header.flags.contains(LinkFlags::Up),
-            has_carrier: link.header.flags.contains(LinkFlags::LowerUp),
             addresses: addresses.iter().filter_map(|address| address_of(address, index)).collect(),
             ..Interface::default()
         };

@@ -8,6 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::*;
 use crate::lan::netns::Site;
+use crate::lan::usable::{Family, look};
 
 fn gateway(change: impl Fn(String) -> String) -> Gateway {
     let text = include_str!("../../../../docs/examples/gateway-a.toml");
@@ -18,14 +19,13 @@ fn machine() -> Machine {
     let interface = |name: &str, mtu, address: &str| Interface {
         name: name.to_owned(),
         mtu,
-        is_up: true,
-        has_carrier: true,
         addresses: vec![address.parse().unwrap()],
         speed: Some(10_000),
         follows_routers: false,
     };
     Machine {
         interfaces: vec![interface("g0", 4200, "10.0.0.254/24"), interface("w0", 9000, "10.9.0.1/24")],
+        lan: None,
         rdma: vec![("mlx5_1".to_owned(), "eth7".to_owned())],
         forwarding: (true, false),
         strict: Vec::new(),
@@ -83,9 +83,9 @@ fn each_mistake_is_told() {
         (false, "may take more memory", |m| m.memory = Some(1 << 30)),
         (true, "does not have the address 10.9.0.1", |m| m.interfaces[1].addresses.clear()),
         (true, "packet mode needs CAP_NET_RAW", |m| m.capabilities = CapabilitySet::NET_ADMIN),
-        (true, "there is no interface g0", |m| m.interfaces[0].name = "eth1".to_owned()),
-        (false, "g0 is down", |m| m.interfaces[0].is_up = false),
-        (false, "g0 has no carrier", |m| m.interfaces[0].has_carrier = false),
+        (true, "there is no interface g0", |m| m.lan = Some(Fault::Gone)),
+        (false, "g0 is down", |m| m.lan = Some(Fault::Down)),
+        (false, "g0 has no carrier", |m| m.lan = Some(Fault::NoCarrier)),
         (false, "too small for the usual path MTUs", |m| m.interfaces[0].mtu = 1000),
         (false, "mlx5_0 on g0", |m| m.rdma.push(("mlx5_0".to_owned(), "g0".to_owned()))),
         (false, "give this machine a default route", |m| m.interfaces[0].follows_routers = true),
@@ -98,7 +98,7 @@ fn each_mistake_is_told() {
         (false, "more than w0 carries", |m| m.interfaces[1].speed = Some(100)),
         (false, "too small for one flow", |m| m.running[0].rtt = Some(Duration::from_secs(2))),
         (false, "fewer reports", |m| m.running[0].reports = Some(16e3)),
-        (false, "hosts cannot find this machine", |m| m.interfaces[0].addresses.clear()),
+        (false, "g0 has no IPv4 address", |m| m.lan = Some(Fault::NoAddress(Family::V4))),
         (false, "no way to the peer at 10.9.0.2", |m| m.cut_off = vec!["10.9.0.2:14791".parse().unwrap()]),
         (false, "has no route", |m| m.unreachable = vec!["10.0.1.0/24".parse().unwrap()]),
     ];
@@ -153,7 +153,7 @@ fn a_name_space_is_seen_as_it_is() {
     let file = gateway(|text| text);
     let seen = site.gateway.run(|| Machine::look(&file)).unwrap();
     let lan = seen.interfaces.iter().find(|interface| interface.name == "g0").unwrap();
-    assert!(lan.is_up && lan.has_carrier && lan.mtu == 1500, "{lan:?}");
+    assert!(seen.lan.is_none() && lan.mtu == 1500, "{seen:?}");
     assert!(lan.addresses.contains(&"10.0.0.254/24".parse().unwrap()), "{lan:?}");
     assert_eq!(seen.forwarding, (true, false));
     assert_eq!(seen.strict, ["g0"]);
@@ -162,6 +162,34 @@ fn a_name_space_is_seen_as_it_is() {
     assert!(seen.capabilities.contains(CapabilitySet::NET_ADMIN) && seen.memory > Some(1 << 20));
     let keys: Vec<_> = judge(&file, 0, &seen).into_iter().map(|finding| finding.message).collect();
     assert_eq!(keys.len(), 2, "{keys:?}");
+}
+
+/// Needs root. A gateway and `check --live` say the same of an interface: without an address it
+/// serves hosts that a route leads to, and with one of the other family it serves none.
+#[test]
+fn the_lan_is_judged_as_a_gateway_judges_it() {
+    let site = Site::new(1500);
+    let file = gateway(|text| text);
+    let told = |step: &str| {
+        let (fault, seen) =
+            site.gateway.run(|| (look(&file.lan, "g0").unwrap(), Machine::look(&file).unwrap()));
+        let findings = judge(&file, 0, &seen);
+        let messages: Vec<_> = findings.into_iter().map(|finding| finding.message).collect();
+        for other in [Fault::Gone, Fault::Down, Fault::NoCarrier, Fault::NoAddress(Family::V4)] {
+            let is_told = messages.contains(&other.text("g0"));
+            assert_eq!(is_told, fault == Some(other), "{step}: {fault:?}, {messages:?}");
+        }
+        fault
+    };
+    assert_eq!(told("as made"), None);
+    site.gateway.ip("addr del 10.0.0.254/24 dev g0");
+    assert_eq!(told("an IPv6 address"), Some(Fault::NoAddress(Family::V4)));
+    site.gateway.ip("route add 10.0.0.0/24 dev g0");
+    assert_eq!(told("unnumbered"), None);
+    site.gateway.ip("link set g0 down");
+    assert_eq!(told("down"), Some(Fault::Down));
+    site.gateway.ip("link del g0");
+    assert_eq!(told("gone"), Some(Fault::Gone));
 }
 
 /// A router advertisement (RFC 4861, 4.2) from the host's link-local address, for half an hour.
