@@ -8,7 +8,7 @@ use reliability::human;
 
 use super::plot::curves_at;
 use super::{Crossover, Subject, curve_sizes, headline};
-use crate::drawing::{LabelRow, PALETTE, logarithmic};
+use crate::drawing::{LabelRow, PALETTE, logarithmic, tick, ticks};
 
 const SIZE: (u32, u32) = (1200, 560);
 const HEAD: u32 = 64;
@@ -25,6 +25,8 @@ const CROSSOVERS: usize = 14;
 const HEIGHT: f64 = 13.0;
 const LINE: i32 = 22;
 const WIDTH: f64 = 52.0;
+/// Values at the vertical axis, at most.
+const VALUES: usize = 9;
 /// Width of two numbers with a hyphen between, and some room.
 const NUMBERS: f64 = 48.0;
 
@@ -73,15 +75,16 @@ fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::erro
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
     let (head, area) = area.split_vertically(HEAD);
-    let [title, link] = titles(subject);
-    head.draw(&Text::new(title, (24, 12), ("sans-serif", 20)))?;
-    head.draw(&Text::new(link, (24, 40), ("sans-serif", 14)))?;
+    for (title, (y, size)) in titles(subject).into_iter().zip([(12, 20), (40, 14)]) {
+        head.draw(&Text::new(title, (24, y), ("sans-serif", size)))?;
+    }
     let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
+    let values = up.clone().log_scale().with_key_points(ticks(&up, VALUES));
     let mut chart = ChartBuilder::on(&area)
         .margin(MARGIN)
         .x_label_area_size(LABELS.0)
         .y_label_area_size(LABELS.1)
-        .build_cartesian_2d(across.clone().log_scale().base(4.0), up.clone().log_scale())?;
+        .build_cartesian_2d(across.clone().log_scale().base(4.0), values)?;
     let (width, height) = chart.plotting_area().dim_in_pixel();
     let (row, column) = (LabelRow::default(), LabelRow::default());
     chart
@@ -94,28 +97,27 @@ fn picture(subject: &Subject, text: &mut String) -> Result<(), Box<dyn std::erro
             false => String::new(),
         })
         .y_label_formatter(&|times| match column.takes(logarithmic(*times, &up, height), HEIGHT) {
-            true => format!("{times:.1}x"),
+            true => format!("{}x", tick(*times)),
             false => String::new(),
         })
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
-    let mut line = 0;
+    let y_of = |line: usize| i32::try_from(line).map(|line| 24 + LINE * line);
     for (index, (candidate, curve)) in subject.candidates.iter().zip(&curves).enumerate() {
         let style = PALETTE.get(index % PALETTE.len()).copied().unwrap_or(BLACK).stroke_width(2);
         let points = sizes.iter().zip(curve).map(|(size, slowdown)| (*size as f64, *slowdown));
         chart.draw_series(LineSeries::new(points, style))?;
-        let y = 24 + LINE * line;
+        let y = y_of(index)?;
         legend.draw(&PathElement::new([(0, y), (24, y)], style))?;
         legend.draw(&Text::new(candidate.to_string(), (32, y - 7), ("sans-serif", 14)))?;
-        line += 1;
     }
     let crossovers: Vec<_> = subject.plan(&sizes).crossovers.into_iter().take(CROSSOVERS).collect();
     for (number, crossover) in (1..).zip(&crossovers) {
         let at = crossover.size as f64;
         chart.draw_series(DashedLineSeries::new([(at, 1.0), (at, highest)], 3, 3, BLACK.mix(0.6).into()))?;
         let label = format!("{number}  {} from {} on", crossover.to, human::size(crossover.size));
-        legend.draw(&Text::new(label, (0, 24 + LINE * line), ("sans-serif", 14)))?;
-        line += 1;
+        let y = y_of(curves.len() + number - 1)?;
+        legend.draw(&Text::new(label, (0, y), ("sans-serif", 14)))?;
     }
     let style = ("sans-serif", 12).into_font().color(&BLACK).pos(Pos::new(HPos::Center, VPos::Bottom));
     let place = |size: u64| logarithmic(size as f64, &across, width);

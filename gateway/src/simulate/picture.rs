@@ -5,7 +5,7 @@ use plotters::prelude::*;
 
 use super::SimulateError;
 use super::row::Row;
-use crate::drawing::{LabelRow, PALETTE, logarithmic};
+use crate::drawing::{LabelRow, PALETTE, logarithmic, tick, ticks};
 
 const SIZE: (u32, u32) = (1000, 600);
 /// Width of what explains the lines.
@@ -13,6 +13,8 @@ const LEGEND: u32 = 180;
 /// Height of a label, and width of one of its letters.
 const HEIGHT: f64 = 13.0;
 const LETTER: f64 = 8.0;
+/// Values at the vertical axis, at most.
+const VALUES: usize = 9;
 
 /// Completion time over message size, both logarithmic: for each scheme the mean as a line with
 /// dots and the highest percentile known as a thin one, and the time without loss in grey.
@@ -34,11 +36,11 @@ fn picture(rows: &[Row], title: &str, text: &mut String) -> Result<(), Box<dyn s
     head.draw(&Text::new(title.to_owned(), (24, 40), ("sans-serif", 14)))?;
     let (area, legend) = area.split_horizontally(SIZE.0 - LEGEND);
     let (across, up) = (smallest / 1.2..largest * 1.2, lowest * 1e3 / 1.3..highest * 1e3 * 1.3);
-    let mut chart = ChartBuilder::on(&area)
-        .margin(16)
-        .x_label_area_size(44)
-        .y_label_area_size(72)
-        .build_cartesian_2d(across.clone().log_scale().base(2.0), up.clone().log_scale().base(2.0))?;
+    let mut chart =
+        ChartBuilder::on(&area).margin(16).x_label_area_size(44).y_label_area_size(72).build_cartesian_2d(
+            across.clone().log_scale().base(2.0),
+            up.clone().log_scale().with_key_points(ticks(&up, VALUES)),
+        )?;
     let (width, height) = chart.plotting_area().dim_in_pixel();
     let (row, column) = (LabelRow::default(), LabelRow::default());
     chart
@@ -51,7 +53,7 @@ fn picture(rows: &[Row], title: &str, text: &mut String) -> Result<(), Box<dyn s
             if is_free { text } else { String::new() }
         })
         .y_label_formatter(&|time| match column.takes(logarithmic(*time, &up, height), HEIGHT) {
-            true => time.to_string(),
+            true => tick(*time),
             false => String::new(),
         })
         .light_line_style(WHITE.mix(0.0))

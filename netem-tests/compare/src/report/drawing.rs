@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::Row;
-use gateway::drawing::{LabelRow, logarithmic};
+use gateway::drawing::{LabelRow, logarithmic, tick, ticks};
 
 use crate::cell::{Cell, Drops, rate_name};
 use crate::measure::Figures;
@@ -23,6 +23,8 @@ const LEGEND_COLUMN: u32 = 110;
 /// Height of a label, and width of one of its letters.
 const HEIGHT: f64 = 13.0;
 const LETTER: f64 = 8.0;
+/// Values at the vertical axis, at most.
+const VALUES: usize = 7;
 
 /// Its name, its colour, and whose figures it shows.
 type Curve = (&'static str, RGBColor, fn(Peer) -> bool);
@@ -137,7 +139,10 @@ fn draw_panel(
         .margin(10)
         .x_label_area_size(36)
         .y_label_area_size(48)
-        .build_cartesian_2d(-0.3..last + 0.3, (lowest..highest).log_scale())?;
+        .build_cartesian_2d(
+            -0.3..last + 0.3,
+            (lowest..highest).log_scale().with_key_points(ticks(&(lowest..highest), VALUES)),
+        )?;
     let (width, height) = chart.plotting_area().dim_in_pixel();
     let (row, column) = (LabelRow::default(), LabelRow::default());
     let label = |x: &f64| {
@@ -154,16 +159,15 @@ fn draw_panel(
         })
     };
     let value = |value: &f64| match column.takes(logarithmic(*value, &(lowest..highest), height), HEIGHT) {
-        true if *value < 0.1 => format!("{value:.3}"),
-        true => format!("{value:.2}"),
+        true => tick(*value),
         false => String::new(),
     };
     chart
         .configure_mesh()
         .x_desc("drop (b: in bursts)")
-        .x_labels(drops.len() + 1)
+        // With more, ticks would stand between the losses.
+        .x_labels(drops.len())
         .x_label_formatter(&label)
-        .y_labels(6)
         .y_label_formatter(&value)
         .light_line_style(WHITE.mix(0.0))
         .draw()?;
@@ -203,6 +207,37 @@ mod tests {
             Outcome { cell, peer, figures: Ok(figures), stolen: None, times: 1 }
         });
         Row { cell, outcomes: outcomes.collect() }
+    }
+
+    /// Each loss has its tick, and values stand at three of the vertical axis' at least.
+    #[test]
+    fn every_tick_has_its_label() {
+        for losses in 1..=4 {
+            for spread in [1.0, 1.3, 4.0, 12.0] {
+                let cell = |loss| Cell {
+                    rtt: 25,
+                    mtu: 9000,
+                    rate: 1_000_000_000,
+                    drops: Drops { share: f64::from(loss) * 1e-3, bursty: false },
+                    size: 1 << 20,
+                    outstanding: 1,
+                };
+                let rows: Vec<_> = (0..losses).map(|loss| row(cell(loss), spread)).collect();
+                for drawing in [p99(&rows).unwrap(), goodput(&rows).unwrap()] {
+                    let labels = testbed::drawing::labels(&drawing);
+                    let values = labels.iter().filter(|label| label.text.parse::<f64>().is_ok());
+                    let names: Vec<_> = labels.iter().map(|label| label.text.as_str()).collect();
+                    let shares = (0..losses).map(|loss| match loss {
+                        0 => "0".to_owned(),
+                        loss => human::share(f64::from(loss) * 1e-3),
+                    });
+                    assert!(shares.clone().all(|share| names.contains(&share.as_str())), "{names:?}");
+                    // The loss of 0 is a number as well.
+                    let values = values.count() - 1;
+                    assert!((3..=8).contains(&values), "{losses} losses, spread {spread}: {names:?}");
+                }
+            }
+        }
     }
 
     /// One panel to seven, with one loss to eight, and values that are much alike or not at all.
