@@ -29,6 +29,8 @@ mod ecn;
 mod identity;
 #[path = "pair/logs.rs"]
 mod logs;
+#[path = "pair/page.rs"]
+mod page;
 #[path = "pair/privileges.rs"]
 mod privileges;
 #[path = "pair/prometheus.rs"]
@@ -46,8 +48,7 @@ mod times;
 #[path = "pair/upgrade.rs"]
 mod upgrade;
 
-/// Nothing here takes nearly as long; a machine that is busy with other things must not fail a
-/// test.
+/// Nothing here takes nearly as long, so that a busy machine fails no test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(20);
 const SCHEMES: [&str; 2] = ["scheme = \"sr\"", "scheme = \"mds\"\nk = 8\nm = 3"];
@@ -185,8 +186,7 @@ impl Pair {
     }
 }
 
-/// Waits for a transfer's end, which has to be a good one with so many messages of each queue pair.
-/// Returns the server's report.
+/// Waits for a good end with so many messages of each queue pair, and returns the server's report.
 fn complete((client, server): (Endpoint, Endpoint), messages: u64) -> Report {
     let (client, server) = testbed::hostio::run_pair(client, server).unwrap();
     assert!(client.is_clean() && client.messages == 3 * messages, "{client}");

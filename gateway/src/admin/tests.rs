@@ -561,7 +561,7 @@ async fn the_page_asks_nobody_else() {
     }
 }
 
-/// Runs Chromium on the page. With LONGHAUL_PICTURES it also writes the guide's pictures there.
+/// Runs Chromium on the page, with text that would be taken for HTML.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs chromium: test-all has it"]
 async fn a_browser_shows_the_page() {
@@ -588,18 +588,8 @@ async fn a_browser_shows_the_page() {
     let address = listening(&admin).await;
     // Two of the listener's samples, for there to be rates.
     sleep(Duration::from_millis(2100)).await;
-    let folder = tempfile::tempdir().unwrap();
-    let run = |arguments: Vec<String>| {
-        let mut chromium = std::process::Command::new("chromium");
-        chromium.args(["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
-        chromium.args(["--disable-background-networking", "--disable-dev-shm-usage"]);
-        chromium.arg(format!("--user-data-dir={}", folder.path().display()));
-        chromium.args(arguments).arg(format!("http://{address}/"));
-        let output = tokio::task::block_in_place(|| chromium.output()).unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
-    };
-    let page = run(vec!["--virtual-time-budget=3000".into(), "--dump-dom".into()]);
+    let url = format!("http://{address}/");
+    let page = tokio::task::block_in_place(|| testbed::browser::page(&url, 3000)).unwrap();
     for piece in [
         "a - b",
         ">up</span>",
@@ -614,11 +604,4 @@ async fn a_browser_shows_the_page() {
         assert!(page.contains(piece), "no {piece} in\n{page}");
     }
     assert!(!page.contains("<img"), "{page}");
-    if let Ok(pictures) = std::env::var("LONGHAUL_PICTURES") {
-        for size in ["1000,900", "360,1500"] {
-            let name = size.split(',').next().unwrap();
-            let picture = format!("--screenshot={pictures}/page-{name}.png");
-            run(vec!["--virtual-time-budget=20000".into(), format!("--window-size={size}"), picture]);
-        }
-    }
 }

@@ -8,6 +8,7 @@
 //! the [`Testbed`] is dropped. Should the program itself be killed, the kernel ends the gateways
 //! (`--with-parent`).
 
+pub mod browser;
 pub mod cli;
 pub mod demo;
 pub mod drawing;

@@ -33,6 +33,7 @@ const size = (bytes) => scaled(bytes, 1024, [" B", " KiB", " MiB", " GiB", " TiB
 const count = (number) => scaled(number, 1000, ["", " k", " M", " G", " T"]);
 
 function time(seconds) {
+  if (seconds === 0) return "0 s";
   if (seconds < 1e-3) return digits(seconds * 1e6) + " us";
   if (seconds < 1) return digits(seconds * 1e3) + " ms";
   return digits(seconds) + " s";
@@ -123,7 +124,7 @@ function showClasses(status) {
   table("classes", head, status.classes.map((each) => {
     const choice = status.choices.find((it) => it.class === each.name && it.stream === "bulk");
     const scheme = choice?.scheme ? `${each.scheme}: ${choice.scheme}` : each.scheme;
-    const why = choice ? choice.because ?? choice.missing ?? "sessions begin with it" : "the policy file says so";
+    const why = choice ? choice.because ?? choice.missing ?? "sessions begin with it" : "policy";
     const numbers = [each.sent, each.repairs, each.decoded, each.abandoned].map(count);
     const spreads = [each.queueing, each.completion].map(spread);
     return [each.name, scheme, size(each.backlog_bytes), size(each.in_flight_bytes), ...numbers, ...spreads, [why, "long"]];
@@ -171,8 +172,9 @@ function showState(status) {
   const error = session.last_error ? `; last error: ${session.last_error}` : "";
   const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${hint}${error}`;
   const why = troubles.map(([name, side]) => element("span", `; ${name} down for ${span(side.down_for)}: ${side.why}`, "down"));
-  at("certificates").replaceChildren(...(status.certificates ?? []).map((each) =>
-    element("span", `Certificate ${each.of} ${each.is_expired ? "EXPIRED" : "expires"} ${each.expires.slice(0, 10)}. `, each.is_due ? "down" : "")));
+  const certificates = status.certificates ?? [];
+  at("certificates").replaceChildren(...certificates.map((each, index) =>
+    element("span", `${index > 0 ? "; " : "Certificates: "}${each.of} ${each.is_expired ? "EXPIRED" : "expires"} ${each.expires.slice(0, 10)}`, each.is_due ? "down" : "")));
   at("state").replaceChildren(element("span", state, isUp ? "up" : "down"), rest, ...why);
 }
 
