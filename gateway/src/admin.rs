@@ -278,15 +278,18 @@ impl Admin {
     ) -> io::Result<Serving> {
         let socket = socket.map(UnixListener::from_std).transpose()?.map(Listener::Unix);
         let listeners = std::iter::once(listener).chain(socket);
-        Ok(listeners.map(|listener| tokio::spawn(Arc::clone(self).serve(listener))).collect())
+        // One alone takes the samples: two would take them at the same time, with nothing between.
+        let serve = |(listener, place)| Arc::clone(self).serve_within(listener, CONNECTION_TIME, place == 0);
+        Ok(listeners.zip(0..).map(|each| tokio::spawn(serve(each))).collect())
     }
 
     /// Answers requests until it is dropped.
     pub async fn serve(self: Arc<Self>, listener: impl Into<Listener>) -> Infallible {
-        self.serve_within(listener.into(), CONNECTION_TIME).await
+        self.serve_within(listener.into(), CONNECTION_TIME, true).await
     }
 
-    async fn serve_within(self: Arc<Self>, listener: Listener, time: Duration) -> Infallible {
+    /// `samples`: it also takes the samples for the rates.
+    async fn serve_within(self: Arc<Self>, listener: Listener, time: Duration, samples: bool) -> Infallible {
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         let mut waiting = Waiting::default();
         let mut ticks = interval(TICK);
@@ -305,7 +308,7 @@ impl Admin {
                 listener.accept().await
             };
             tokio::select! {
-                _ = ticks.tick() => self.tick(Instant::now()),
+                _ = ticks.tick(), if samples => self.tick(Instant::now()),
                 accepted = accept => match accepted {
                     Ok((arrival, from)) => {
                         if permits.available_permits() == 0 {

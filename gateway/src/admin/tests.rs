@@ -290,7 +290,7 @@ async fn silent_connections_do_not_keep_others_out() {
     let (admin, _) = admin(Instant::now());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(admin.serve_within(listener.into(), Duration::from_millis(20)));
+    tokio::spawn(admin.serve_within(listener.into(), Duration::from_millis(20), true));
     let mut silent = Vec::new();
     for _ in 0..2 * CONNECTIONS {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -321,7 +321,7 @@ async fn idle_connections_do_not_delay_a_scrape() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let never = Duration::from_secs(100_000);
-    tokio::spawn(admin.serve_within(listener.into(), never));
+    tokio::spawn(admin.serve_within(listener.into(), never, true));
     let mut idle = Vec::new();
     for _ in 0..64 {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -352,7 +352,7 @@ async fn a_scrape_among_idle_connections_is_answered_at_the_first_try() {
     let mut scrape = connect();
     std::io::Write::write_all(&mut scrape, b"GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let after: Vec<_> = (0..2 * CONNECTIONS).map(|_| connect()).collect();
-    tokio::spawn(admin.serve_within(listener.into(), Duration::from_secs(100_000)));
+    tokio::spawn(admin.serve_within(listener.into(), Duration::from_secs(100_000), true));
     scrape.set_nonblocking(true).unwrap();
     let mut scrape = TcpStream::from_std(scrape).unwrap();
     let mut text = String::new();
@@ -503,6 +503,29 @@ async fn the_socket_asks_for_no_token() {
     assert_eq!(status.site, "a");
     tokio::spawn(async move { super::reload(&endpoint).await });
     assert!(reloads.recv().await.is_some());
+}
+
+/// Samples are a second apart, however many listeners there are: what is counted ten times a second
+/// shows in each rate.
+#[tokio::test]
+async fn rates_are_known_beside_a_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let (admin, telemetry, _) = admin_with(&format!("socket = {path:?}"), Instant::now());
+    let (socket, ..) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    admin.start(listener.into(), socket).unwrap();
+    telemetry.session(SessionState::Up, None, Instant::now());
+    let (plane, mut snapshot) = (telemetry.plane(), Snapshot::default());
+    let mut known = 0;
+    for round in 0..50 {
+        snapshot.wan_sent_bytes += 1000;
+        plane.store(&snapshot);
+        sleep(Duration::from_millis(100)).await;
+        let bits = admin.status(Instant::now()).rates.wan_sent_bits;
+        known += usize::from(round >= 25 && bits.is_some_and(|bits| bits > 0.0));
+    }
+    assert_eq!(known, 25, "rounds with a rate");
 }
 
 #[tokio::test]

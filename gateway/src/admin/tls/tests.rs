@@ -43,7 +43,7 @@ fn make_with(dir: &Path, is_ca: IsCa) -> config::AdminTls {
 async fn serving(admin: Arc<Admin>, tls: &Arc<Tls>, time: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(admin.serve_within(Listener::Tls(listener, Arc::clone(tls)), time));
+    tokio::spawn(admin.serve_within(Listener::Tls(listener, Arc::clone(tls)), time, true));
     address
 }
 
