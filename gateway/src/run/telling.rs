@@ -174,16 +174,17 @@ impl Telling {
     /// link is cut, that says it all.
     fn data_path(&mut self, telemetry: &Telemetry, now: Instant) {
         let about = &self.about;
-        let Some(path) = telemetry.judge_data_path(now) else {
-            if let Some(DataPath { to_peer, from_peer }) = self.dead.take() {
-                let (to_peer, from_peer) = (to_peer.name(), from_peer.name());
-                warn!(
-                    to_peer,
-                    from_peer, "{about}control is up, and no data crosses: the bulk port may be blocked"
-                );
-            }
-            return;
-        };
+        let judged = telemetry.judge_data_path(now);
+        // Without a session nothing is known of either way.
+        let is_lost = judged == Some(DataPath::default());
+        if let Some(DataPath { to_peer, from_peer }) = self.dead.take().filter(|_| !is_lost) {
+            let (to_peer, from_peer) = (to_peer.name(), from_peer.name());
+            warn!(
+                to_peer,
+                from_peer, "{about}control is up, and no data crosses: the bulk port may be blocked"
+            );
+        }
+        let Some(path) = judged else { return };
         let (to_peer, from_peer) = (path.to_peer.name(), path.from_peer.name());
         telemetry
             .events()
