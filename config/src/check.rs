@@ -103,7 +103,7 @@ enum Kind {
     Policy,
 }
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "plane",
     "site",
     "lan",
@@ -113,6 +113,7 @@ const SECTIONS: [&str; 11] = [
     "admin",
     "policy",
     "limits",
+    "retention",
     "data_plane",
     "security",
 ];

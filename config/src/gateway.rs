@@ -42,6 +42,8 @@ pub struct Gateway {
     pub policy: PolicyFile,
     /// `[limits]`
     pub limits: Limits,
+    /// `[retention]`
+    pub retention: Retention,
     /// `[data_plane]`
     pub data_plane: DataPlane,
     /// `[security]`
@@ -330,6 +332,17 @@ impl Default for Limits {
     }
 }
 
+/// `[retention]`: memory that outlives the process, for what requesters were acknowledged inside a
+/// message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Retention {
+    /// Where its files are, on a file system in memory. `None`: in the directory that systemd made
+    /// for the service, or nowhere.
+    pub directory: Option<PathBuf>,
+    /// Bytes for all peers and threads. `None`: a quarter of `limits.total_buffer`.
+    pub size: Option<ByteSize>,
+}
+
 /// `[data_plane]`: the data-plane threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataPlane {
@@ -371,8 +384,8 @@ impl Gateway {
     /// Returns the gateway towards each of its peers, as if it had no other: with that peer's
     /// prefixes and policy, and its share of the limits.
     ///
-    /// Of `limits.total_buffer` each peer has a share in proportion to its rate, of `limits.flows`
-    /// an equal one. A gateway with one peer is returned as it is.
+    /// Of `limits.total_buffer` and `retention.size` each peer has a share in proportion to its
+    /// rate, of `limits.flows` an equal one. A gateway with one peer is returned as it is.
     pub fn views(&self) -> Vec<Self> {
         let count = u32::try_from(self.others.len() + 1).unwrap_or(u32::MAX);
         self.peers()
@@ -382,19 +395,28 @@ impl Gateway {
                 lan: Lan { remote: peer.remote.clone(), ..self.lan.clone() },
                 policy: PolicyFile { file: peer.policy.clone() },
                 limits: Limits {
-                    total_buffer: self.share_of(peer),
+                    total_buffer: self.share_of(self.limits.total_buffer, peer),
                     flows: (self.limits.flows / count).max(1),
                     ..self.limits.clone()
+                },
+                retention: Retention {
+                    size: self.retention.size.map(|size| self.share_of(size, peer)),
+                    ..self.retention.clone()
                 },
                 ..self.clone()
             })
             .collect()
     }
 
-    fn share_of(&self, peer: &Peer) -> ByteSize {
+    /// Bytes that each peer's side may retain.
+    pub fn retention_size(&self) -> ByteSize {
+        self.retention.size.unwrap_or(ByteSize::from_bytes(self.limits.total_buffer.bytes() / 4))
+    }
+
+    fn share_of(&self, size: ByteSize, peer: &Peer) -> ByteSize {
         let rate = |peer: &Peer| u128::from(peer.rate.bits_per_second());
         let all: u128 = self.peers().map(rate).sum();
-        let bytes = u128::from(self.limits.total_buffer.bytes()) * rate(peer) / all.max(1);
+        let bytes = u128::from(size.bytes()) * rate(peer) / all.max(1);
         ByteSize::from_bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 

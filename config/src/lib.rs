@@ -22,13 +22,13 @@ mod utf8;
 
 pub use check::check;
 pub use gateway::{
-    Admin, AdminTls, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Site,
-    Wan, is_site_name,
+    Admin, AdminTls, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile,
+    Retention, Site, Wan, is_site_name,
 };
 pub use pair::check_pair;
 pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
-    QpRange, Refuse, Scheme, Traffic, is_class_name,
+    QpRange, Refuse, Scheme, Survive, Traffic, is_class_name,
 };
 pub use problem::{Invalid, Problem, Style, render};
 pub use report::{Content, Report};

@@ -103,6 +103,12 @@ impl Policy {
         class.matches.admits(Some(0)) && !earlier.any(|earlier| sizeless(earlier) == sizeless(class))
     }
 
+    /// Has the connections of every class that completes remotely outlive so much.
+    pub fn survive(&mut self, survive: Survive) {
+        let remote = self.classes.iter_mut().filter(|class| class.completion == Completion::Remote);
+        remote.for_each(|class| class.survive = survive);
+    }
+
     /// Returns the differences that make `other` of this policy, in the other's order; none if they
     /// are equal.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
@@ -137,6 +143,8 @@ pub struct Class {
     /// The refusal of requesters whose flows end with a session. `None`: silence where the session
     /// was lost, a NAK where a gateway stops.
     pub refuse: Option<Refuse>,
+    /// The end that its connections outlive, at a price.
+    pub survive: Survive,
     /// The percentile of completion time that counts, in percent.
     pub percentile: f64,
     /// Parity packets per data packet at most.
@@ -251,6 +259,30 @@ impl Refuse {
     }
 }
 
+/// `survive`: what requesters that were acknowledged a part of a message outlive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Survive {
+    /// A lost session. Parts of messages are acknowledged as soon as this gateway has them.
+    Session,
+    /// The end of a gateway's process. They are acknowledged once they stand in memory that
+    /// outlives it.
+    #[default]
+    Process,
+    /// The end of a gateway's machine. They are acknowledged once the target has them.
+    Gateway,
+}
+
+impl Survive {
+    /// As the file spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Process => "process",
+            Self::Gateway => "gateway",
+        }
+    }
+}
+
 impl Class {
     /// A class with every key left out.
     pub fn named(name: impl Into<String>) -> Self {
@@ -260,6 +292,7 @@ impl Class {
             scheme: SR,
             completion: Completion::Remote,
             refuse: None,
+            survive: Survive::default(),
             percentile: 99.9,
             max_overhead: 1.0,
             priority: 0,
@@ -343,11 +376,23 @@ fn class(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed {
     class.max_overhead = section.or(sink, "max_overhead", class.max_overhead, number(0.0..=4.0));
     class.completion = section.or(sink, "completion", class.completion, completion);
     class.refuse = section.optional(sink, "refuse", refuse);
+    survive_or_default(sink, &mut section, &mut class);
     class.priority = section.or(sink, "priority", class.priority, integer(0..=MAX_PRIORITY));
     scheme(sink, &mut section, &mut class);
     let (header, name) = (section.span(), section.span_of("name"));
     section.finish(sink);
     Placed { class, header, name }
+}
+
+/// `survive`. What completes locally is told before it is anywhere else, so nothing helps it.
+fn survive_or_default(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
+    if class.completion == Completion::Local {
+        class.survive = Survive::Session;
+        const LOCAL: &str = "remove it, or choose completion = \"remote\"";
+        section.refuse(sink, "survive", "has no meaning for completion = \"local\"", LOCAL);
+    } else {
+        class.survive = section.or(sink, "survive", class.survive, survive);
+    }
 }
 
 /// Keys of a code's shape.
@@ -560,6 +605,22 @@ fn refuse(value: &DeValue<'_>) -> Result<Refuse, Wrong> {
         _ => Err(Wrong::new(
             "is not a way to refuse",
             "\"silence\": the requester's NIC gives up by itself; \"nak\": its program sees an error at once",
+        )),
+    }
+}
+
+fn survive(value: &DeValue<'_>) -> Result<Survive, Wrong> {
+    match text(value, "process")? {
+        "session" => Ok(Survive::Session),
+        "process" => Ok(Survive::Process),
+        "gateway" => Ok(Survive::Gateway),
+        other => Err(Wrong::new(
+            "is nothing that connections can survive",
+            read::did_you_mean(
+                other,
+                &["session", "process", "gateway"],
+                "one of \"session\", \"process\", \"gateway\"",
+            ),
         )),
     }
 }

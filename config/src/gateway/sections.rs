@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::{
     Admin, AdminTls, Cipher, Congestion, DataPlane, Gateway, Identity, Lan, LanMode, Limits, Peer,
-    PolicyFile, Security, Site, Wan,
+    PolicyFile, Retention, Security, Site, Wan,
 };
 use crate::hosts::{host_prefix, impossible, on_link, prefix};
 use crate::problem::{Invalid, Problem, Sink, Source};
@@ -49,6 +49,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let admin = root.section(sink, "admin").map(|section| admin(sink, section, folder));
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
+    let retention = root.section(sink, "retention").map(|section| retention(sink, section, folder));
     let plane = root.section(sink, "data_plane").or_else(|| root.former_section(sink, "plane"));
     let plane = plane.map(|section| data_plane(sink, section));
     let security = root.section(sink, "security").map(|section| security(sink, section));
@@ -76,6 +77,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
         },
         policy,
         limits,
+        retention: retention.unwrap_or_default(),
         data_plane: plane.0,
         security: security.unwrap_or_default(),
     };
@@ -441,6 +443,16 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
     }
     section.finish(sink);
     limits
+}
+
+fn retention(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Retention {
+    let most = ByteSize::mib(1024 << 10);
+    let retention = Retention {
+        directory: section.optional(sink, "directory", path(folder, "/run/longhaul")),
+        size: section.optional(sink, "size", unit(ByteSize::mib(1)..=most, "128 MiB")),
+    };
+    section.finish(sink);
+    retention
 }
 
 fn data_plane(sink: &mut Sink, mut section: Section<'_, '_>) -> Placed<DataPlane> {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use super::{Block, Class, Scheme};
+use super::{Block, Class, Completion, Scheme};
 
 /// One thing in which two policies differ. Classes are told apart by their names: one that was
 /// renamed is another.
@@ -79,7 +79,7 @@ fn changes(from: &Class, to: &Class, list: &mut Vec<Difference>) {
 
 impl Class {
     /// Every key but the name with its value as the file has it, always in the same order.
-    fn values(&self) -> [(&'static str, Option<String>); 18] {
+    fn values(&self) -> [(&'static str, Option<String>); 19] {
         let matches = &self.matches;
         let block = self.scheme.block();
         let (alpha, allowed) = match &self.scheme {
@@ -106,6 +106,7 @@ impl Class {
             ("flush", block.map(|block| quote(block.flush))),
             ("completion", Some(quote(self.completion.name()))),
             ("refuse", self.refuse.map(|refuse| quote(refuse.name()))),
+            ("survive", (self.completion == Completion::Remote).then(|| quote(self.survive.name()))),
             ("percentile", Some(self.percentile.to_string())),
             ("max_overhead", Some(self.max_overhead.to_string())),
         ]

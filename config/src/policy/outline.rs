@@ -1,6 +1,6 @@
 //! The outline of a class: its effect in a line.
 
-use super::{Allowed, Block, Class, Completion, Refuse, Scheme};
+use super::{Allowed, Block, Class, Completion, Refuse, Scheme, Survive};
 
 impl Class {
     /// Scheme, shape, overhead and the longest burst of losses that it repairs by parity alone, in
@@ -27,6 +27,12 @@ impl Class {
             Some(Refuse::Nak) => line += ", refuses by NAK",
             None => {}
         }
+        let is_remote = self.completion == Completion::Remote;
+        line += match self.survive {
+            Survive::Session if is_remote => ", survives lost sessions only",
+            Survive::Gateway => ", survives a gateway's end",
+            Survive::Session | Survive::Process => "",
+        };
         line
     }
 

@@ -41,8 +41,19 @@ fn known(rendered: &str, key: &str) -> BTreeSet<String> {
 fn every_gateway_key_is_there() {
     for packet in [true, false] {
         let mut text = String::new();
-        let sections =
-            ["site", "lan", "wan", "peer", "identity", "admin", "policy", "limits", "data_plane", "security"];
+        let sections = [
+            "site",
+            "lan",
+            "wan",
+            "peer",
+            "identity",
+            "admin",
+            "policy",
+            "limits",
+            "retention",
+            "data_plane",
+            "security",
+        ];
         for section in sections {
             text += &format!("[{section}]\nzzzzzzzzzzzz = 1\n");
             if section == "lan" && !packet {
