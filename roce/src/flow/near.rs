@@ -7,11 +7,13 @@ mod copies;
 mod due;
 mod failed;
 mod gap;
+mod hint;
 mod incarnation;
 mod owed;
 mod requester;
 mod resend;
 mod respond;
+mod retained;
 mod ring;
 mod rnr;
 mod seen;
@@ -152,6 +154,8 @@ pub enum PsnPosition {
 ///   and reports the PSN to start over from.
 /// - **Requesters that repeat selectively** send again only what a NAK names. So what was dropped
 ///   behind a gap is named once the gap has closed, and the target has acknowledged all before it.
+/// - **Survival**: an ACK inside a message covers only what the owner retains beyond this process,
+///   where it has said what it does not ([`note_unretained`](Near::note_unretained)).
 /// - **Bounds**: `max_messages` and `hard_limit` drop packets (the requester sends again),
 ///   `mid_ack_limit` withholds ACKs inside messages; sixteen replays at once.
 /// - **Many that wait**: [`NearConfig::keepalive`] is for each flow. An owner of thousands says

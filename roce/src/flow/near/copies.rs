@@ -22,6 +22,10 @@ pub(super) struct Copies {
     copies: VecDeque<Copy>,
     /// The requester's last pass in which payloads had changed.
     pass: Option<Pass>,
+    /// The first and the last one that is nowhere but in this process. Those between them count as
+    /// such, too. A snapshot leaves it out: its reader knows what is retained.
+    #[serde(skip)]
+    unretained: Option<(Psn, Psn)>,
 }
 
 impl Copies {
@@ -35,6 +39,18 @@ impl Copies {
         while self.copies.front().is_some_and(|copy| copy.psn.is_before(done)) {
             self.copies.pop_front();
         }
+        self.unretained.take_if(|(_, last)| last.is_before(done));
+    }
+
+    /// The newest one is nowhere but in this process.
+    pub(super) fn note_unretained(&mut self, psn: Psn) {
+        let (first, _) = *self.unretained.get_or_insert((psn, psn));
+        self.unretained = Some((first, psn));
+    }
+
+    /// The first that is nowhere but in this process, of those that are outstanding.
+    pub(super) fn unretained(&self) -> Option<Psn> {
+        self.unretained.map(|(first, _)| first)
     }
 
     /// Forgets what lies at `psn` or beyond.
@@ -42,6 +58,11 @@ impl Copies {
         while self.copies.back().is_some_and(|copy| !copy.psn.is_before(psn)) {
             self.copies.pop_back();
         }
+        self.unretained = match self.unretained {
+            Some((first, last)) if first.is_before(psn) && !last.is_before(psn) => Some((first, psn.prev())),
+            Some((first, _)) if !first.is_before(psn) => None,
+            other => other,
+        };
     }
 
     fn at(&self, psn: Psn) -> Option<usize> {

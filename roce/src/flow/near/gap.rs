@@ -64,6 +64,11 @@ impl Gap {
         std::mem::take(&mut self.is_refused)
     }
 
+    /// The requester is to be told where to go on once the target has spoken.
+    pub(super) fn leave_unsaid(&mut self) {
+        self.is_unsaid = true;
+    }
+
     /// Returns whether there is a gap of which the requester could not be told; the next time
     /// there is none.
     pub(super) fn take_unsaid(&mut self) -> bool {

@@ -30,9 +30,9 @@ pub(super) struct Questions {
     pub(super) asked: Option<Asked>,
     /// The target may expect this PSN, which lies before the first. Whether it does the requester
     /// knows.
-    hinted: Option<Psn>,
+    pub(super) hinted: Option<Psn>,
     /// The requester is to hear of that.
-    is_hint_due: bool,
+    pub(super) is_hint_due: bool,
     /// From this PSN on the target was asked again for a READ or atomic, and has not answered. The
     /// requester may ask once more.
     pub(super) unanswered: Option<Psn>,
@@ -111,6 +111,11 @@ impl Incarnation {
         }
     }
 
+    /// The PSN before the first that the target has named.
+    pub(super) fn hinted(&self) -> Option<Psn> {
+        self.questions.as_ref()?.hinted
+    }
+
     pub(super) fn amid(&self) -> Option<Psn> {
         self.earlier.as_ref()?.amid
     }
@@ -131,7 +136,7 @@ impl Incarnation {
         }
     }
 
-    fn lost(&self) -> Option<Lost> {
+    pub(super) fn lost(&self) -> Option<Lost> {
         self.earlier.as_ref()?.lost
     }
 
@@ -160,7 +165,7 @@ impl Incarnation {
 pub(super) struct Lost {
     psn: Psn,
     #[serde_as(as = "snapshot::At")]
-    since: Instant,
+    pub(super) since: Instant,
     times: u8,
 }
 
@@ -226,7 +231,7 @@ impl Near {
     /// spoken, or where that target has said that it is.
     fn goes_on_at(&self) -> Option<Psn> {
         let is_known = self.is_started() && !self.is_failed() && !self.is_unproven();
-        let hinted = || self.incarnation.questions.as_ref()?.hinted;
+        let hinted = || self.incarnation.hinted();
         if is_known { Some(self.told.to()) } else { hinted().or(self.incarnation.goes_on_at()) }
     }
 
@@ -440,46 +445,6 @@ impl Near {
                 open.back = Some((psn, now));
                 false
             }
-        }
-    }
-
-    /// The target may expect this PSN, which lies before the first. The requester goes back to it
-    /// if it has sent it, and otherwise ignores the word.
-    pub(super) fn hint(&mut self, psn: Psn, now: Instant) {
-        let open = self.incarnation.questions.get_or_insert_default();
-        (open.hinted, open.is_hint_due) = (Some(psn), true);
-        self.lose(psn, now);
-    }
-
-    /// Returns whether the target has named this PSN, which lies before the first.
-    pub(super) fn is_hinted(&self, psn: Psn) -> bool {
-        self.incarnation.questions.as_ref().is_some_and(|open| open.hinted == Some(psn))
-    }
-
-    /// Returns the hint that the requester is to hear.
-    pub(super) fn take_hint(&mut self) -> Option<Psn> {
-        let open = self.incarnation.questions.as_mut()?;
-        std::mem::take(&mut open.is_hint_due).then_some(open.hinted)?
-    }
-
-    /// The first request comes again. Where the target has named an earlier one, the requester does
-    /// not go back to that.
-    pub(super) fn note_standstill(&mut self, psn: Psn, now: Instant) {
-        let hinted = self.incarnation.questions.as_ref().and_then(|open| open.hinted);
-        if let Some(hinted) = hinted.filter(|_| self.is_unproven() && psn == self.told.to()) {
-            self.lose(hinted, now);
-        }
-    }
-
-    /// Counts that the requester is at a PSN beyond this one, which its target expects, and fails
-    /// the flow where that has been so for long.
-    fn lose(&mut self, psn: Psn, now: Instant) {
-        let times = self.count_lost(psn, now);
-        let first = self.told.to();
-        if self.incarnation.lost().is_some_and(|lost| self.is_lost(lost.since, times, now)) {
-            self.restart_at(psn);
-            self.prove();
-            self.fail_beyond_gap(first, now);
         }
     }
 

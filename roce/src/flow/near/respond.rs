@@ -111,13 +111,15 @@ impl Near {
         self.prove();
         self.target.rnr = None;
         self.target.set_msn(msn);
+        // Where the target alone acknowledges, its requester hears of each of its words.
+        let is_alone = self.ring.has_unretained();
         let completed = self.ring.advance(to);
         if is_first {
             self.note_first_count(msn, before - self.ring.len());
         }
         let ready = self.bound().distance(self.told.to());
-        if ready > 0 && (completed || self.told.is_awaited() || ready.unsigned_abs() >= self.config.ack_every)
-        {
+        let is_due = completed || is_alone || self.told.is_awaited();
+        if ready > 0 && (is_due || ready.unsigned_abs() >= self.config.ack_every) {
             self.due.add(Say::Ack);
         }
         self.resume(now);

@@ -427,10 +427,22 @@ impl Ring {
 
     /// Up to which PSN (exclusive) the requester may be acknowledged before the target did: what is
     /// done for it, and of the next message what does not complete it, all but its last packet.
-    /// `None` at a READ or atomic.
+    /// `None` at a READ or atomic. No further than what is retained.
     pub(super) fn ackable(&self) -> Option<Psn> {
         let inside = self.messages.get(self.local).and_then(Message::ackable);
-        inside.or_else(|| Some(self.messages.get(self.local.checked_sub(1)?)?.end()))
+        let ackable = inside.or_else(|| Some(self.messages.get(self.local.checked_sub(1)?)?.end()))?;
+        let unretained = self.copies.as_ref().and_then(|copies| copies.unretained());
+        Some(unretained.filter(|psn| psn.is_before(ackable)).unwrap_or(ackable))
+    }
+
+    /// Something outstanding is nowhere but in this process.
+    pub(super) fn has_unretained(&self) -> bool {
+        self.copies.as_ref().is_some_and(|copies| copies.unretained().is_some())
+    }
+
+    /// The request at this PSN, the newest, is nowhere but in this process.
+    pub(super) fn note_unretained(&mut self, psn: Psn) {
+        self.copies.get_or_insert_default().note_unretained(psn);
     }
 
     /// The oldest message is done for its requester and not at its target.

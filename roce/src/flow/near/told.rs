@@ -31,6 +31,11 @@ impl Told {
         (self.to, self.is_plain) = (psn, false);
     }
 
+    /// Its requester was acknowledged all before `psn`, the last of it a part of a SEND or WRITE.
+    pub(super) fn go_on_at(&mut self, psn: Psn) {
+        (self.to, self.is_plain) = (psn, true);
+    }
+
     /// Everything before this PSN is acknowledged to the requester.
     pub(super) fn to(&self) -> Psn {
         self.to

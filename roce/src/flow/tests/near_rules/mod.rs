@@ -10,6 +10,7 @@ mod imitated;
 mod lives;
 mod owed;
 mod resend;
+mod retained;
 mod standing;
 
 use std::sync::Arc;

@@ -1,0 +1,49 @@
+//! Requester side: a PSN before the first one, which the target expects.
+
+use std::time::Instant;
+
+use super::Near;
+use crate::wire::Psn;
+
+impl Near {
+    /// The target may expect this PSN, which lies before the first. The requester goes back to it
+    /// if it has sent it, and otherwise ignores the word.
+    pub(super) fn hint(&mut self, psn: Psn, now: Instant) {
+        let open = self.incarnation.questions.get_or_insert_default();
+        (open.hinted, open.is_hint_due) = (Some(psn), true);
+        self.lose(psn, now);
+    }
+
+    /// Returns whether the target has named this PSN, which lies before the first.
+    pub(super) fn is_hinted(&self, psn: Psn) -> bool {
+        self.incarnation.hinted() == Some(psn)
+    }
+
+    /// Returns the hint that the requester is to hear.
+    pub(super) fn take_hint(&mut self) -> Option<Psn> {
+        let open = self.incarnation.questions.as_mut()?;
+        std::mem::take(&mut open.is_hint_due).then_some(open.hinted)?
+    }
+
+    /// The first request comes again. Where the target has named an earlier one, the requester does
+    /// not go back to that.
+    pub(super) fn note_standstill(&mut self, psn: Psn, now: Instant) {
+        if let Some(hinted) =
+            self.incarnation.hinted().filter(|_| self.is_unproven() && psn == self.told.to())
+        {
+            self.lose(hinted, now);
+        }
+    }
+
+    /// Counts that the requester is at a PSN beyond this one, which its target expects, and fails
+    /// the flow where that has been so for long.
+    fn lose(&mut self, psn: Psn, now: Instant) {
+        let times = self.count_lost(psn, now);
+        let first = self.told.to();
+        if self.incarnation.lost().is_some_and(|lost| self.is_lost(lost.since, times, now)) {
+            self.restart_at(psn);
+            self.prove();
+            self.fail_beyond_gap(first, now);
+        }
+    }
+}
