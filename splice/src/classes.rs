@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use config::{Candidates, Completion, Policy, Refuse, Traffic};
+use config::{Candidates, Completion, Policy, Refuse, Survive, Traffic};
 use roce::ip::Addressing;
 
 use crate::session_end::SessionEnd;
@@ -61,6 +61,11 @@ impl Classes {
     /// had them.
     pub(crate) fn completes_locally(&self, class: usize) -> bool {
         self.policy.classes().get(class).is_some_and(|class| class.completion == Completion::Local)
+    }
+
+    /// Says what requests of the class outlive.
+    pub(crate) fn survival(&self, class: usize) -> Survive {
+        self.policy.classes().get(class).map(|class| class.survive).unwrap_or_default()
     }
 
     /// Returns true if requesters of the class get no answer for a while when their flows end with

@@ -17,6 +17,7 @@ use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
 use crate::record::Head;
+use crate::retention::Retention;
 use crate::session_end::{SILENCE, SessionEnd};
 use crate::stale_flows::{ResetMark, StaleFlow, StaleFlows};
 use crate::stats::Stats;
@@ -38,6 +39,8 @@ pub(crate) struct Common {
     pub(crate) carriage: Carriage,
     pub(crate) failures: Kept<FlowFailure>,
     pub(crate) openings: Openings,
+    /// `None`: nothing outlives the process.
+    pub(crate) retention: Option<Retention>,
     pub(crate) stats: Stats,
 }
 
@@ -56,6 +59,7 @@ impl Common {
             came: &mut self.carriage.came,
             failures: &mut self.failures,
             openings: &mut self.openings,
+            retention: &mut self.retention,
             stats: &mut self.stats,
             now,
         }
@@ -75,6 +79,7 @@ pub(crate) struct Context<'a> {
     pub(crate) came: &'a mut Came,
     pub(crate) failures: &'a mut Kept<FlowFailure>,
     pub(crate) openings: &'a mut Openings,
+    pub(crate) retention: &'a mut Option<Retention>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

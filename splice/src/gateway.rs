@@ -73,6 +73,7 @@ pub struct Gateway {
 mod carried;
 mod observed;
 mod restore;
+mod retained;
 
 impl Gateway {
     /// A gateway without a session and without flows.
@@ -102,6 +103,7 @@ impl Gateway {
                 carriage: Carriage::new(),
                 failures: Kept::new(),
                 openings: Openings::new(),
+                retention: None,
                 stats: Stats::default(),
                 settings,
             },
@@ -386,6 +388,7 @@ impl Gateway {
             self.wan.next_timeout(now),
             self.common.pairings.next_timeout(),
             self.common.stale_flows.next_timeout(),
+            self.retention_timeout(),
         ]
         .into_iter()
         .flatten()
@@ -401,6 +404,7 @@ impl Gateway {
         self.numbering.handle_timeout(&self.common.settings, self.wan.senders(), now);
         self.wan.handle_timeout(now);
         self.common.stale_flows.handle_timeout(now);
+        self.forget_orphans(now);
         if self.common.pairings.next_timeout().is_some_and(|at| at <= now) {
             self.common.pairings.handle_timeout(now);
         }

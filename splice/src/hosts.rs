@@ -15,6 +15,14 @@ pub(crate) fn other(host: IpAddr) -> Group {
     Group::other(hash(host))
 }
 
+/// Groups of hosts that share what there is.
+pub(crate) const GROUPS: usize = Group::EACH_KIND;
+
+/// The group of a host, as far as what it has counts.
+pub(crate) fn group(host: IpAddr) -> u8 {
+    hash(host)
+}
+
 /// Neighbours have places of their own: Fibonacci hashing (Knuth, volume 3, section 6.4).
 fn hash(host: IpAddr) -> u8 {
     let number = match host {

@@ -29,6 +29,7 @@ mod piggybacked_acks;
 pub mod pool;
 mod reclaimer;
 pub mod record;
+pub mod retention;
 mod session_end;
 mod settings;
 mod shared;

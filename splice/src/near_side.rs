@@ -9,6 +9,7 @@ mod patience;
 mod resend;
 mod respond;
 mod restore;
+mod retain;
 mod targets;
 mod timing;
 
@@ -44,6 +45,7 @@ use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
+use crate::retention::Run;
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
 use crate::short::Headers;
@@ -83,6 +85,9 @@ struct NearFlow {
     #[serde_as(as = "Option<snapshot::At>")]
     armed: Option<Instant>,
     places: Places,
+    /// Requests that outlive the process.
+    #[serde(skip)]
+    run: Run,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
     notified: Notified,
@@ -269,6 +274,7 @@ impl NearSide {
         let carried = match verdict {
             Verdict::Forward => {
                 flow.note_port(addressing.src_port);
+                flow.retain(class, packet, ctx);
                 Self::carry(flow, class, packet, false, ctx)
             }
             Verdict::Replay => Self::carry(flow, class, packet, true, ctx),
@@ -381,6 +387,10 @@ impl NearSide {
                     flow.relay_retry(ctx);
                 }
                 flow.relay_contradiction(ctx);
+                // Of a stranded flow it is not known what the target has.
+                if self.by_id.get(&flow.id) == Some(slot) || flow.near.is_failed() {
+                    flow.release(ctx.retention);
+                }
                 flow.places.queued = false;
                 let at = flow.next_timeout(ctx.settings);
                 self.timers.arm(&mut flow.armed, at, slot);

@@ -79,20 +79,7 @@ impl FarSide {
         }
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
-        let config = FarConfig {
-            target_dead_after: ctx.settings.target_dead,
-            read_piece: u32::try_from(ctx.senders.read_piece()).unwrap_or(u32::MAX),
-            rto_initial: RTO_MIN * 2,
-            rto_min: RTO_MIN,
-            // Whoever holds most gives way before that. What a flow may have under way is the
-            // peer's to say, and here only memory bounds it.
-            max_buffered: host_share(ctx.settings.total_buffer),
-            max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
-            // No requests come faster for long.
-            line_rate: ctx.settings.rate / 8,
-            ..FarConfig::default()
-        };
-        let config = self.config.take(config);
+        let config = self.config.take(far_config(ctx));
         let other = self.by_key.get(&key);
         let mut far = match other.and_then(|slot| self.flows.get(slot)) {
             Some(before) => before.far.anew(config, ctx.now),
@@ -204,3 +191,20 @@ const LEAST_PACKET: usize = 256;
 
 /// The partition key of every subnet without partitions, and of RoCE always.
 const DEFAULT_PKEY: u16 = 0xffff;
+
+/// The bounds of flows, and what targets are given.
+fn far_config(ctx: &Context<'_>) -> FarConfig {
+    FarConfig {
+        target_dead_after: ctx.settings.target_dead,
+        read_piece: u32::try_from(ctx.senders.read_piece()).unwrap_or(u32::MAX),
+        rto_initial: RTO_MIN * 2,
+        rto_min: RTO_MIN,
+        // Whoever holds most gives way before that. What a flow may have under way is the
+        // peer's to say, and here only memory bounds it.
+        max_buffered: host_share(ctx.settings.total_buffer),
+        max_packets: host_share(ctx.settings.total_buffer) / LEAST_PACKET,
+        // No requests come faster for long.
+        line_rate: ctx.settings.rate / 8,
+        ..FarConfig::default()
+    }
+}

@@ -101,6 +101,7 @@ impl NearSide {
                 }
                 continue;
             }
+            flow.run.acknowledged = flow.run.acknowledged.or(flow.near.acknowledged());
             flow.near.strand();
             flow.excuse_wait(ctx.now);
             self.touch(slot);
@@ -244,6 +245,9 @@ impl NearSide {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
+        if let Some(retention) = ctx.retention {
+            retention.clear(&mut flow.run);
+        }
         flow.early.clear(&mut self.pages);
         self.budget.forget(&mut flow);
         self.withheld.forget(flow.places.withheld, |key| self.flows.contains_key(key));

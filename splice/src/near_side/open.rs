@@ -16,6 +16,7 @@ use crate::congestion::Notified;
 use crate::context::Context;
 use crate::openings::FlowOpening;
 use crate::record::FlowId;
+use crate::retention::Run;
 use crate::session_end::SILENCE;
 use crate::short::Headers;
 use crate::stale_flows::{Came, FlowSide};
@@ -31,6 +32,7 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let mut anew = None;
+        let mut run = Run::default();
         self.renew_config(ctx.settings);
         let known = self.by_key.get(&key);
         let is_stranded = known.is_some_and(|slot| self.is_stranded(slot));
@@ -43,6 +45,7 @@ impl NearSide {
             }
             anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
             ctx.stats.replaced += 1;
+            run = self.take_run(slot);
             self.close(slot, ctx);
         }
         if !ctx.senders.has_streams() || (self.closed && anew.is_none()) {
@@ -71,6 +74,8 @@ impl NearSide {
             near.set_terms(&terms, first_psn);
         }
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
+        self.adopt_run(slot, run, ctx);
+        self.begin_with_run(slot, packet.bth.psn, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
         }
@@ -89,7 +94,7 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Result<Near, Option<NearKey>> {
         let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
-        if ctx.stale_flows.goes_on(&key, &came) {
+        if ctx.stale_flows.goes_on(&key, &came) || Self::continues_retained(&key, &came, ctx) {
             let config = self.config(ctx.settings);
             return Ok(Near::amid(config, Arc::clone(&self.counters), packet, ctx.now));
         }
@@ -190,6 +195,7 @@ impl NearSide {
             kept: None,
             armed: None,
             places: Places::new(self.targets.join(key.target, key.requester)),
+            run: Run::default(),
             ending: false,
             notified: Notified::default(),
         }));

@@ -97,8 +97,11 @@ impl NearSide {
             flow.near.handle_response(&packet, ctx.now);
         }
         while let Some(response) = flow.early.pop(&mut self.pages) {
-            if !response.as_ref().is_empty() && !Self::deliver(slot, flow, response, ctx) {
-                return self.give_up(slot, Reason::TooLong, ctx);
+            if response.as_ref().is_empty() {
+                continue;
+            }
+            if let Err(reason) = Self::deliver(slot, flow, response, ctx) {
+                return self.give_up(slot, reason, ctx);
             }
         }
         let timed = flow.demand.timing.complete(flow.near.done(), ctx.now);
@@ -110,22 +113,28 @@ impl NearSide {
         self.release_target(target, ctx);
     }
 
-    /// Passes the next response on; `false` if the LAN does not carry it, and the flow has failed.
-    fn deliver(slot: NearKey, flow: &mut NearFlow, response: Buf, ctx: &mut Context<'_>) -> bool {
+    /// Passes the next response on. An error says why the flow has failed, or has to: the LAN does
+    /// not carry the response, or there is no room for what the target asks for.
+    fn deliver(
+        slot: NearKey,
+        flow: &mut NearFlow,
+        response: Buf,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Reason> {
         let Ok(packet) = Packet::parse(response.as_ref()) else {
             ctx.stats.bad_records += 1;
-            return true;
+            return Ok(());
         };
         Self::meet(flow, packet.bth.dest_qp, ctx);
         let addressing = flow.reply_addressing();
         if !ctx.settings.fits_lan(&addressing, packet.bytes.len()) && !flow.near.is_failed() {
             ctx.stats.lan_too_long += 1;
             flow.near.fail_at(packet.bth.psn, ctx.now);
-            return false;
+            return Err(Reason::TooLong);
         }
         let syndrome = packet.ext.aeth().map(|aeth| aeth.syndrome);
         if syndrome == Some(Syndrome::TARGET_SILENT) && Self::refuse_doomed(flow, ctx) {
-            return true;
+            return Ok(());
         }
         let had_failed = flow.near.is_failed();
         let passed = flow.near.handle_response(&packet, ctx.now);
@@ -134,20 +143,23 @@ impl NearSide {
             let cause = if is_silent { Reason::TargetDead.into() } else { Cause::Nak };
             ctx.fail(flow.failure((cause, By::Peer), ctx.classes));
         }
-        let Deliver::Emit(passed) = passed else { return true };
+        let Deliver::Emit(passed) = passed else {
+            let msn = packet.ext.aeth().map_or(0, |aeth| aeth.msn);
+            return if flow.supply(msn, ctx).is_break() { Err(Reason::NoRoom) } else { Ok(()) };
+        };
         let psn = packet.bth.psn;
         let window = flow.near.window();
         let delivered = flow.near.data(&packet).map(|data| Delivered { slot, psn, data, window });
         if passed.is_verbatim() {
             ctx.lan.push_delivered(addressing, response, delivered);
-            return true;
+            return Ok(());
         }
         match ctx.pool.concat(&passed.parts(response.as_ref())) {
             Some(rewritten) => ctx.lan.push_delivered(addressing, rewritten, delivered),
             // The requester asks again, as after any loss on its LAN.
             None => ctx.lan.dropped += 1,
         }
-        true
+        Ok(())
     }
 
     /// The target of a flow that the peer remembered answers nothing: as the peer put it in error,

@@ -1,0 +1,175 @@
+//! Requester side: requests that outlive the process of either gateway.
+//!
+//! A requester that was acknowledged a request inside a message does not send it again. So each of
+//! these is retained before its ACK leaves, or acknowledged when the target has it. After a process
+//! has ended, a new flow asks the target, by the requester's next packet. If the target names a PSN
+//! before that, and all in between is retained, that is carried as if the requester had gone back.
+//!
+//! Rule: `docs/protocol.md#rule-retained`.
+
+use std::ops::ControlFlow;
+
+use config::Survive;
+use roce::pairing::FlowKey;
+use roce::wire::{Kind, Packet, Place, Psn};
+
+use super::{NearFlow, NearKey, NearSide};
+use crate::context::Context;
+use crate::record::{MAX_HEAD, Reason};
+use crate::retention::{Retention, Run};
+
+impl NearFlow {
+    /// A request was carried. If its requester may be acknowledged it before the message ends, it
+    /// is retained, as its class wants it.
+    pub(super) fn retain(&mut self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
+        let opcode = packet.bth.opcode;
+        let is_part = matches!(opcode.place(), Place::First | Place::Middle)
+            && matches!(opcode.kind(), Kind::Send | Kind::Write);
+        if !is_part {
+            return;
+        }
+        let is_retained = match (ctx.classes.survival(class), ctx.retention.as_mut()) {
+            (Survive::Session, _) | (Survive::Process, None) => return,
+            (Survive::Process, Some(retention)) => retention.put(&mut self.run, &self.addressing, packet),
+            (Survive::Gateway, _) => false,
+        };
+        if !is_retained {
+            self.near.note_unretained(packet.bth.psn);
+        }
+    }
+
+    /// Forgets what the target has, or what nobody waits for any more.
+    pub(super) fn release(&mut self, retention: &mut Option<Retention>) {
+        let Some(retention) = retention.as_mut().filter(|_| !self.run.is_empty()) else { return };
+        if self.near.is_failed() {
+            retention.clear(&mut self.run);
+        } else if let Some(done) = self.near.acknowledged() {
+            retention.release(&mut self.run, done);
+        }
+    }
+
+    /// The target expects a PSN before the first one that came. If what lies between is retained,
+    /// it is carried. `msn`: the messages that the target has completed, as it says.
+    ///
+    /// The target must be the one that those requests were for. A later incarnation has got nothing
+    /// yet, since whatever it gets passes here: it has completed no message, and expects the
+    /// beginning of one.
+    pub(super) fn supply(&mut self, msn: u32, ctx: &mut Context<'_>) -> ControlFlow<()> {
+        let Some((expected, first)) = self.near.missing() else { return ControlFlow::Continue(()) };
+        self.carry_retained(expected, first, |is_beginning| msn > 0 || !is_beginning, ctx)
+    }
+
+    /// Carries what is retained from one PSN up to another, if that is all of it and there is room.
+    /// `may_begin` says if the first of them may be carried, which begins a message or does not.
+    fn carry_retained(
+        &mut self,
+        from: Psn,
+        to: Psn,
+        may_begin: impl Fn(bool) -> bool,
+        ctx: &mut Context<'_>,
+    ) -> ControlFlow<()> {
+        let mut carried = ControlFlow::Continue(());
+        let Some(mut retention) = ctx.retention.take() else { return carried };
+        let run = std::mem::take(&mut self.run);
+        let class = self.class_of(self.demand.judged.into(), ctx.classes);
+        let fits = |bytes: &usize| {
+            *bytes <= ctx.settings.flow_buffer() && ctx.senders.has_room(class, bytes + MAX_HEAD)
+        };
+        if retention.bytes_between(&run, from, to).filter(fits).is_some() {
+            let is_whole = retention.read_between(&run, from, to, |packet| {
+                let is_first = packet.bth.psn == from;
+                if is_first && !may_begin(packet.bth.opcode.starts_message()) {
+                    return false;
+                }
+                carried = self.carry_one(packet, ctx);
+                carried.is_continue() && self.near.expects(packet.bth.psn.next())
+            });
+            if is_whole {
+                self.near.note_all_retained(to);
+                retention.note_carried();
+            }
+        }
+        self.run = run;
+        *ctx.retention = Some(retention);
+        carried
+    }
+
+    fn carry_one(&mut self, packet: &Packet<'_>, ctx: &mut Context<'_>) -> ControlFlow<()> {
+        let addressing = self.addressing;
+        let class = self.judge(&addressing, packet, ctx);
+        if !self.near.handle_retained(packet, ctx.now) {
+            return ControlFlow::Continue(());
+        }
+        // There was room for all of them a moment ago.
+        match NearSide::carry(self, class, packet, false, ctx) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    }
+}
+
+impl NearSide {
+    /// Takes what another flow of this key had retained, if this one takes its place; otherwise
+    /// what an earlier process did.
+    pub(super) fn adopt_run(&mut self, slot: NearKey, run: Run, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        let Some(retention) = ctx.retention else { return };
+        flow.run = if run.is_empty() { retention.adopt(&flow.key()) } else { run };
+    }
+
+    /// A flow takes the place of a stranded one, whose target had acknowledged less than what
+    /// comes. If the rest is retained, the flow begins with that. This process has seen all that
+    /// either sent, so nobody has to be asked.
+    pub(super) fn begin_with_run(&mut self, slot: NearKey, psn: Psn, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        let from = flow.run.acknowledged.take().filter(|from| from.is_before(psn));
+        let Some(from) = from else { return };
+        let has_all = |retention: &Retention| retention.bytes_between(&flow.run, from, psn).is_some();
+        if !ctx.retention.as_ref().is_some_and(has_all) {
+            return;
+        }
+        flow.near.begin_retained(from);
+        let carried = flow.carry_retained(from, psn, |_| true, ctx);
+        if !flow.near.expects(psn) {
+            // Without room: as if nothing had been known.
+            flow.near.begin_retained(psn);
+        }
+        if carried.is_break() {
+            self.give_up(slot, Reason::NoRoom, ctx);
+        }
+    }
+
+    /// Takes away what a flow has retained whose target has not spoken, or whose peer is another
+    /// process: the next flow of its key may need it.
+    pub(super) fn take_run(&mut self, slot: NearKey) -> Run {
+        let is_stranded = self.is_stranded(slot);
+        let Some(flow) = self.flows.get_mut(slot) else { return Run::default() };
+        let is_needed = is_stranded || flow.near.acknowledged().is_none();
+        if is_needed { std::mem::take(&mut flow.run) } else { Run::default() }
+    }
+
+    /// A request that begins no message came, of which no flow is known. Returns true if it goes on
+    /// with what an earlier process retained, and is not to be refused.
+    pub(super) fn continues_retained(
+        key: &FlowKey,
+        came: &crate::stale_flows::Came,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        let Some(retention) = ctx.retention else { return false };
+        retention.continues(key, came.src_port, came.psn) && ctx.stale_flows.doomed(key, came).is_none()
+    }
+
+    /// Flows as they were read from a snapshot find what they had retained. What they have not is
+    /// acknowledged when the target has it.
+    pub(crate) fn adopt_retained(&mut self, retention: &mut Option<Retention>) {
+        let Some(retention) = retention else { return };
+        for flow in self.flows.values_mut() {
+            flow.run = retention.adopt(&flow.key());
+            let outstanding = flow.near.outstanding();
+            if retention.bytes_between(&flow.run, outstanding.start, outstanding.end).is_none() {
+                flow.near.note_unretained(outstanding.start);
+                flow.near.note_unretained(outstanding.end.prev());
+            }
+        }
+    }
+}

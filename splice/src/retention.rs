@@ -1,0 +1,394 @@
+//! Requests that requesters were acknowledged inside a message, in memory that outlives the
+//! process.
+//!
+//! A requester does not send again what it was acknowledged. Until the target has it, it is here,
+//! in this gateway's streams, or at the peer. If either process ends, only what stands here goes
+//! on. The memory is the driver's: a file of `tmpfs`, which a process that is killed leaves as it
+//! was.
+//!
+//! # Layout
+//! A head, then slots of one size. A slot is free if its first word is 0. A writer fills a slot
+//! from its second word on, and writes the first one last. So whoever reads the memory after the
+//! writer was killed finds whole requests only. All is in the byte order of the machine.
+
+mod layout;
+mod orphans;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{Ordering, compiler_fence};
+use std::time::Instant;
+
+use roce::ip::Addressing;
+use roce::pairing::FlowKey;
+use roce::wire::{Packet, Psn};
+
+use self::layout::{Layout, SlotHead};
+use self::orphans::{Orphan, Orphans};
+use crate::hosts;
+
+/// Memory that may outlive the process.
+pub trait Memory: AsRef<[u8]> + AsMut<[u8]> + Send {}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]> + Send> Memory for M {}
+
+/// The requests of one flow, by ascending PSN. Empty by default; belongs to the [`Retention`] that
+/// filled it, which has to be told before it is dropped ([`Retention::clear`]).
+#[derive(Debug, Default)]
+pub(crate) struct Run {
+    head: Option<u32>,
+    tail: Option<u32>,
+    /// All before this PSN the target has acknowledged, where this process heard it do so and the
+    /// flow has been stranded since.
+    pub(crate) acknowledged: Option<Psn>,
+}
+
+impl Run {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.is_none()
+    }
+}
+
+/// The place of a slot in a [`Run`], or among the free.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    next: Option<u32>,
+    psn: Psn,
+    /// Its requester's.
+    group: u8,
+}
+
+/// A group of hosts has so many times what is free, at most.
+const SHARE: u32 = 8;
+
+/// Requests retained for all flows of a gateway.
+///
+/// Bound: the slots that fit the memory, and for each requester's host eight times what is free.
+/// Beyond it a request is not retained, and its requester is acknowledged it when the target has
+/// it. Nothing here allocates once made.
+pub struct Retention {
+    memory: Box<dyn Memory>,
+    layout: Layout,
+    links: Vec<Link>,
+    free: Option<u32>,
+    used: u32,
+    by_group: [u32; hosts::GROUPS],
+    orphans: Orphans,
+    /// Where a request that is read is copied to.
+    room: Vec<u8>,
+    /// Requests that found no slot, or were longer than one.
+    unretained: u64,
+    /// How often what a target lacked was carried from here.
+    carried: u64,
+}
+
+impl std::fmt::Debug for Retention {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Retention").field("layout", &self.layout).field("used", &self.used).finish()
+    }
+}
+
+impl Retention {
+    /// Takes memory into use, for requests of at most `longest` bytes from BTH to padding. What an
+    /// earlier process retained there is kept for its flows until `until`, if it has the same
+    /// layout and `is_recent` says of its last [`Retention::note_time`] that it may still matter.
+    pub fn new(
+        mut memory: Box<dyn Memory>,
+        longest: usize,
+        until: Instant,
+        is_recent: impl FnOnce(u64) -> bool,
+    ) -> Self {
+        let bytes = (*memory).as_mut();
+        let layout = Layout::of(bytes.len(), longest);
+        let knows = layout::time_of(bytes, &layout).is_some_and(is_recent);
+        if !knows {
+            layout::format(bytes, &layout);
+        }
+        let mut retention = Self {
+            memory,
+            links: vec![Link::default(); layout.slots as usize],
+            free: None,
+            used: 0,
+            by_group: [0; hosts::GROUPS],
+            orphans: Orphans::new(until),
+            room: Vec::with_capacity(layout.slot_size),
+            layout,
+            unretained: 0,
+            carried: 0,
+        };
+        retention.scan();
+        retention
+    }
+
+    /// Finds out which slots are in use, and whose requests stand there.
+    fn scan(&mut self) {
+        let mut found = Vec::new();
+        for slot in (0..self.layout.slots).rev() {
+            match self.head(slot) {
+                Some(head) => {
+                    self.take(slot, hosts::group(head.key.requester));
+                    found.push((head.key, head.psn, slot));
+                }
+                None => self.put_back(slot),
+            }
+        }
+        for (key, run) in orphans::runs(found) {
+            let Some(psn) = run.first().map(|(psn, _)| *psn) else { continue };
+            let mut taken = Run::default();
+            for (psn, slot) in run {
+                self.append(&mut taken, slot, psn);
+            }
+            let src_port = taken.head.and_then(|slot| self.head(slot)).map_or(0, |head| head.src_port);
+            self.orphans.add(key, Orphan { run: taken, psn, src_port });
+        }
+    }
+
+    /// Returns the memory, as it would be found had the process ended.
+    #[must_use]
+    pub fn into_memory(self) -> Box<dyn Memory> {
+        self.memory
+    }
+
+    /// Notes the time of the driver's clock, which goes on from process to process, for
+    /// [`Retention::new`].
+    pub fn note_time(&mut self, time: u64) {
+        layout::note_time((*self.memory).as_mut(), time);
+    }
+
+    /// Requests retained now.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Requests that there is room for.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.layout.slots
+    }
+
+    /// Requests that were not retained so far for want of room.
+    #[must_use]
+    pub fn unretained(&self) -> u64 {
+        self.unretained
+    }
+
+    /// Returns how often what a target lacked was carried from here.
+    #[must_use]
+    pub fn carried(&self) -> u64 {
+        self.carried
+    }
+
+    /// A target lacked what is retained, and all of it is on its way.
+    pub(crate) fn note_carried(&mut self) {
+        self.carried += 1;
+    }
+
+    /// Retains a request as the last one of its flow. A flow that goes back overwrites what it had
+    /// from there on. Returns false if there is no room.
+    pub(crate) fn put(&mut self, run: &mut Run, addressing: &Addressing, packet: &Packet<'_>) -> bool {
+        let psn = packet.bth.psn;
+        if run.tail.is_some_and(|tail| !psn.is_after(self.psn(tail))) {
+            self.truncate(run, psn);
+        }
+        let group = hosts::group(addressing.src);
+        let has = self.by_group.get(usize::from(group)).copied().unwrap_or(u32::MAX);
+        let may_have = SHARE.saturating_mul(self.layout.slots - self.used);
+        let fits = packet.bytes.len() <= self.layout.longest() && has < may_have;
+        let Some(slot) = self.free.filter(|_| fits) else {
+            self.unretained += 1;
+            return false;
+        };
+        self.free = self.link(slot).next;
+        self.take(slot, group);
+        self.write(slot, addressing, packet);
+        self.append(run, slot, psn);
+        true
+    }
+
+    /// A slot is in use from now on.
+    fn take(&mut self, slot: u32, group: u8) {
+        self.used += 1;
+        if let Some(link) = self.links.get_mut(slot as usize) {
+            link.group = group;
+        }
+        if let Some(has) = self.by_group.get_mut(usize::from(group)) {
+            *has += 1;
+        }
+    }
+
+    /// The first word last: see the layout above.
+    fn write(&mut self, slot: u32, addressing: &Addressing, packet: &Packet<'_>) {
+        let layout = self.layout;
+        let Some(into) = layout.slot_of((*self.memory).as_mut(), slot) else { return };
+        let sum = SlotHead::write(into, addressing, packet);
+        // Of one thread, so that the compiler alone could turn them round.
+        compiler_fence(Ordering::Release);
+        layout::set_word(into, sum);
+    }
+
+    fn append(&mut self, run: &mut Run, slot: u32, psn: Psn) {
+        if let Some(link) = self.links.get_mut(slot as usize) {
+            (link.next, link.psn) = (None, psn);
+        }
+        match run.tail {
+            Some(tail) => self.set_next(tail, Some(slot)),
+            None => run.head = Some(slot),
+        }
+        run.tail = Some(slot);
+    }
+
+    /// Forgets what the target has acknowledged: all before `done`.
+    pub(crate) fn release(&mut self, run: &mut Run, done: Psn) {
+        while let Some(slot) = run.head.filter(|head| self.psn(*head).is_before(done)) {
+            self.pop(run, slot);
+        }
+    }
+
+    /// Forgets all of a flow's.
+    pub(crate) fn clear(&mut self, run: &mut Run) {
+        while let Some(slot) = run.head {
+            self.pop(run, slot);
+        }
+    }
+
+    fn pop(&mut self, run: &mut Run, head: u32) {
+        run.head = self.link(head).next;
+        if run.head.is_none() {
+            run.tail = None;
+        }
+        self.give_back(head);
+    }
+
+    /// Forgets what is not before `psn`.
+    fn truncate(&mut self, run: &mut Run, psn: Psn) {
+        let (mut last, mut next) = (None, run.head);
+        while let Some(slot) = next.filter(|slot| self.psn(*slot).is_before(psn)) {
+            (last, next) = (next, self.link(slot).next);
+        }
+        match last {
+            Some(last) => self.set_next(last, None),
+            None => run.head = None,
+        }
+        run.tail = last;
+        while let Some(slot) = next {
+            next = self.link(slot).next;
+            self.give_back(slot);
+        }
+    }
+
+    /// Empties a slot that is in use.
+    fn give_back(&mut self, slot: u32) {
+        let layout = self.layout;
+        if let Some(into) = layout.slot_of((*self.memory).as_mut(), slot) {
+            layout::set_word(into, 0);
+        }
+        self.used = self.used.saturating_sub(1);
+        let group = usize::from(self.link(slot).group);
+        if let Some(has) = self.by_group.get_mut(group) {
+            *has = has.saturating_sub(1);
+        }
+        self.put_back(slot);
+    }
+
+    fn put_back(&mut self, slot: u32) {
+        let next = self.free.replace(slot);
+        self.set_next(slot, next);
+    }
+
+    fn link(&self, slot: u32) -> Link {
+        self.links.get(slot as usize).copied().unwrap_or_default()
+    }
+
+    fn psn(&self, slot: u32) -> Psn {
+        self.link(slot).psn
+    }
+
+    fn set_next(&mut self, slot: u32, next: Option<u32>) {
+        if let Some(link) = self.links.get_mut(slot as usize) {
+            link.next = next;
+        }
+    }
+
+    /// Returns the head of a slot whose request is whole.
+    fn head(&self, slot: u32) -> Option<SlotHead> {
+        SlotHead::read(self.layout.slot_in((*self.memory).as_ref(), slot)?)
+    }
+
+    /// Returns the bytes of these requests, if all of them are retained, one after the other.
+    pub(crate) fn bytes_between(&self, run: &Run, from: Psn, to: Psn) -> Option<usize> {
+        let (mut psn, mut bytes) = (from, 0);
+        let mut next = self.find(run, from);
+        while psn != to {
+            let slot = next.filter(|slot| self.psn(*slot) == psn)?;
+            bytes += self.head(slot)?.len;
+            (psn, next) = (psn.next(), self.link(slot).next);
+        }
+        Some(bytes)
+    }
+
+    fn find(&self, run: &Run, psn: Psn) -> Option<u32> {
+        let mut next = run.head;
+        while let Some(slot) = next.filter(|slot| self.psn(*slot).is_before(psn)) {
+            next = self.link(slot).next;
+        }
+        next
+    }
+
+    /// Reads the requests from one PSN up to another, in order, as long as `take` says so. None of
+    /// them is trusted: what is not whole ends it.
+    pub(crate) fn read_between(
+        &mut self,
+        run: &Run,
+        from: Psn,
+        to: Psn,
+        mut take: impl FnMut(&Packet<'_>) -> bool,
+    ) -> bool {
+        let mut next = self.find(run, from);
+        while let Some(slot) = next.filter(|slot| self.psn(*slot).is_before(to)) {
+            let mut room = std::mem::take(&mut self.room);
+            let is_whole = self.copy(slot, &mut room);
+            let is_taken = is_whole && Packet::parse(&room).is_ok_and(|packet| take(&packet));
+            self.room = room;
+            if !is_taken {
+                return false;
+            }
+            next = self.link(slot).next;
+        }
+        true
+    }
+
+    fn copy(&self, slot: u32, room: &mut Vec<u8>) -> bool {
+        let Some(bytes) = self.layout.slot_in((*self.memory).as_ref(), slot) else { return false };
+        let body = SlotHead::read(bytes).and_then(|head| head.body(bytes));
+        room.clear();
+        room.extend_from_slice(body.unwrap_or_default());
+        body.is_some()
+    }
+
+    /// Returns true if a request that begins no message goes on with what an earlier process
+    /// retained of its flow.
+    pub(crate) fn continues(&self, key: &FlowKey, src_port: u16, psn: Psn) -> bool {
+        let Some(orphan) = self.orphans.get(key).filter(|orphan| orphan.src_port == src_port) else {
+            return false;
+        };
+        self.bytes_between(&orphan.run, orphan.psn, psn).is_some_and(|bytes| bytes > 0)
+    }
+
+    /// Hands over what an earlier process retained of this flow.
+    pub(crate) fn adopt(&mut self, key: &FlowKey) -> Run {
+        self.orphans.take(key).map(|orphan| orphan.run).unwrap_or_default()
+    }
+
+    /// When to call [`Retention::handle_timeout`].
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.orphans.next_timeout()
+    }
+
+    /// Forgets what nobody has come for.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some(mut run) = self.orphans.expire(now) {
+            self.clear(&mut run);
+        }
+    }
+}

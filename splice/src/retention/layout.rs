@@ -1,0 +1,168 @@
+//! How requests stand in memory.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use roce::ip::Addressing;
+use roce::pairing::FlowKey;
+use roce::wire::{Packet, Psn};
+
+/// Says what the memory is; the last two digits are the layout's version.
+const MAGIC: [u8; 8] = *b"LHRETN01";
+/// Bytes before the first slot.
+const HEAD: usize = 64;
+/// Where the head has the slots' size, how many there are, and the time.
+const SIZE: usize = 8;
+const SLOTS: usize = 12;
+const TIME: usize = 16;
+
+/// Bytes of a slot before the request: sum, length, port, class, TTL, family, 32 bytes of
+/// addresses.
+const SLOT_HEAD: usize = 64;
+const LEN: usize = 4;
+const PORT: usize = 6;
+const ADDRESSES: usize = 16;
+/// A slot's size is a multiple of this, a line of the cache.
+const ALIGN: usize = 64;
+
+/// How memory is cut into slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) slot_size: usize,
+    pub(super) slots: u32,
+}
+
+impl Layout {
+    /// For memory of so many bytes and requests of at most `longest`.
+    pub(super) fn of(bytes: usize, longest: usize) -> Self {
+        let slot_size = (SLOT_HEAD + longest.min(usize::from(u16::MAX))).next_multiple_of(ALIGN);
+        let slots = u32::try_from(bytes.saturating_sub(HEAD) / slot_size).unwrap_or(u32::MAX);
+        Self { slot_size, slots }
+    }
+
+    /// Bytes of the longest request.
+    pub(super) fn longest(&self) -> usize {
+        self.slot_size - SLOT_HEAD
+    }
+
+    fn range(&self, slot: u32) -> std::ops::Range<usize> {
+        let start = HEAD + slot as usize * self.slot_size;
+        start..start + self.slot_size
+    }
+
+    pub(super) fn slot_of<'a>(&self, memory: &'a mut [u8], slot: u32) -> Option<&'a mut [u8]> {
+        memory.get_mut(self.range(slot))
+    }
+
+    pub(super) fn slot_in<'a>(&self, memory: &'a [u8], slot: u32) -> Option<&'a [u8]> {
+        memory.get(self.range(slot))
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
+}
+
+fn put<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N]) {
+    if let Some(into) = bytes.get_mut(at..).and_then(|rest| rest.first_chunk_mut()) {
+        *into = value;
+    }
+}
+
+/// Empties memory, and says how it is cut.
+pub(super) fn format(memory: &mut [u8], layout: &Layout) {
+    put(memory, 0, [0; 8]);
+    for slot in 0..layout.slots {
+        if let Some(slot) = layout.slot_of(memory, slot) {
+            set_word(slot, 0);
+        }
+    }
+    put(memory, SIZE, (layout.slot_size as u32).to_ne_bytes());
+    put(memory, SLOTS, layout.slots.to_ne_bytes());
+    put(memory, TIME, 0u64.to_ne_bytes());
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::Release);
+    put(memory, 0, MAGIC);
+}
+
+/// The time noted last, if the memory is cut like this.
+pub(super) fn time_of(memory: &[u8], layout: &Layout) -> Option<u64> {
+    let is_ours = memory.starts_with(&MAGIC);
+    let is_like = word(memory, SIZE)? as usize == layout.slot_size && word(memory, SLOTS)? == layout.slots;
+    let time = memory.get(TIME..)?.first_chunk().copied().map(u64::from_ne_bytes)?;
+    (is_ours && is_like).then_some(time)
+}
+
+pub(super) fn note_time(memory: &mut [u8], time: u64) {
+    put(memory, TIME, time.to_ne_bytes());
+}
+
+/// A slot's first word: 0 if it is free.
+pub(super) fn set_word(slot: &mut [u8], word: u32) {
+    put(slot, 0, word.to_ne_bytes());
+}
+
+/// The words of a slot about its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SlotHead {
+    pub(super) key: FlowKey,
+    pub(super) psn: Psn,
+    pub(super) src_port: u16,
+    /// Bytes of the request.
+    pub(super) len: usize,
+}
+
+impl SlotHead {
+    /// Writes all but the first word, and returns that.
+    pub(super) fn write(slot: &mut [u8], addressing: &Addressing, packet: &Packet<'_>) -> u32 {
+        let len = packet.bytes.len();
+        put(slot, LEN, (len as u16).to_ne_bytes());
+        put(slot, PORT, addressing.src_port.to_ne_bytes());
+        let [src, dst] = [addressing.src, addressing.dst].map(in_sixteen);
+        put(slot, ADDRESSES, src);
+        put(slot, ADDRESSES + 16, dst);
+        if let Some(body) = slot.get_mut(SLOT_HEAD..SLOT_HEAD + len) {
+            body.copy_from_slice(packet.bytes);
+        }
+        sum(slot, packet)
+    }
+
+    /// Reads a slot, if what stands there is whole.
+    pub(super) fn read(slot: &[u8]) -> Option<Self> {
+        let told = word(slot, 0).filter(|sum| *sum != 0)?;
+        let len = usize::from(u16::from_ne_bytes(*slot.get(LEN..)?.first_chunk()?));
+        let packet = Packet::parse(slot.get(SLOT_HEAD..)?.get(..len)?).ok()?;
+        let [requester, target] = [ADDRESSES, ADDRESSES + 16].map(|at| address(slot, at));
+        let key = FlowKey { requester: requester?, target: target?, target_qpn: packet.bth.dest_qp };
+        let src_port = u16::from_ne_bytes(*slot.get(PORT..)?.first_chunk()?);
+        let psn = packet.bth.psn;
+        (sum(slot, &packet) == told).then_some(Self { key, psn, src_port, len })
+    }
+
+    /// The request.
+    pub(super) fn body<'a>(&self, slot: &'a [u8]) -> Option<&'a [u8]> {
+        slot.get(SLOT_HEAD..)?.get(..self.len)
+    }
+}
+
+/// Over all that is written but the first word. Never 0. The sum of the payload is known from its
+/// ICRC, mostly.
+fn sum(slot: &[u8], packet: &Packet<'_>) -> u32 {
+    let pad = usize::from(packet.bth.pad);
+    let headers = packet.bytes.len().saturating_sub(packet.payload.len() + pad);
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(slot.get(LEN..SLOT_HEAD).unwrap_or_default());
+    hasher.update(packet.bytes.get(..headers).unwrap_or_default());
+    hasher.update(&packet.payload_crc().to_ne_bytes());
+    hasher.finalize().max(1)
+}
+
+fn in_sixteen(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+fn address(slot: &[u8], at: usize) -> Option<IpAddr> {
+    let sixteen: [u8; 16] = *slot.get(at..)?.first_chunk()?;
+    Some(Ipv6Addr::from(sixteen).to_canonical())
+}

@@ -1,0 +1,261 @@
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use roce::ip::Addressing;
+use roce::pairing::FlowKey;
+use roce::wire::{Packet, Psn, Qpn};
+
+use super::{Memory, Retention, Run};
+use crate::test_clock;
+
+const LONGEST: usize = 200;
+
+fn addressing(port: u16) -> Addressing {
+    let [src, dst] = [1, 2].map(|host| IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)));
+    Addressing { src, dst, src_port: port, tclass: 0, ttl: 64 }
+}
+
+fn key(qpn: u32) -> FlowKey {
+    let Addressing { src, dst, .. } = addressing(0);
+    FlowKey { requester: src, target: dst, target_qpn: Qpn::new(qpn) }
+}
+
+/// A packet in the midst of a SEND.
+fn middle(qpn: u32, psn: u32, fill: u8) -> Vec<u8> {
+    let mut bytes = vec![1, 0, 0xff, 0xff, 0];
+    bytes.extend_from_slice(&qpn.to_be_bytes()[1..]);
+    bytes.push(0);
+    bytes.extend_from_slice(&(psn & 0xff_ffff).to_be_bytes()[1..]);
+    bytes.extend_from_slice(&[fill; 64]);
+    bytes
+}
+
+fn put(retention: &mut Retention, run: &mut Run, bytes: &[u8]) -> bool {
+    retention.put(run, &addressing(0xc000), &Packet::parse(bytes).unwrap())
+}
+
+fn at(memory: impl Memory + 'static, now: Instant) -> Retention {
+    Retention::new(Box::new(memory), LONGEST, now + Duration::from_secs(60), |_| true)
+}
+
+fn fresh(slots: usize) -> Retention {
+    at(vec![0xaa; 64 + slots * 320], test_clock())
+}
+
+fn again(retention: Retention) -> Retention {
+    let bytes = (*retention.into_memory()).as_ref().to_vec();
+    at(bytes, test_clock())
+}
+
+fn read(retention: &mut Retention, run: &Run, from: u32, to: u32) -> Vec<Vec<u8>> {
+    let mut read = Vec::new();
+    retention.read_between(run, Psn::new(from), Psn::new(to), |packet| {
+        read.push(packet.bytes.to_vec());
+        true
+    });
+    read
+}
+
+#[test]
+fn what_is_retained_is_found_by_the_next_process() {
+    let mut retention = fresh(16);
+    let mut run = Run::default();
+    let packets: Vec<_> = (0xff_fffe..0x100_0003).map(|psn| middle(7, psn, psn as u8)).collect();
+    for packet in &packets {
+        assert!(put(&mut retention, &mut run, packet));
+    }
+    let mut retention = again(retention);
+    assert_eq!(retention.used(), 5);
+    assert!(retention.continues(&key(7), 0xc000, Psn::new(3)));
+    assert!(!retention.continues(&key(7), 0xc000, Psn::new(4)), "nothing came there");
+    assert!(!retention.continues(&key(7), 0xc001, Psn::new(3)), "another port");
+    assert!(!retention.continues(&key(8), 0xc000, Psn::new(3)), "another queue pair");
+    let mut run = retention.adopt(&key(7));
+    assert_eq!(read(&mut retention, &run, 0xff_ffff, 3), packets[1..]);
+    assert_eq!(retention.bytes_between(&run, Psn::new(0xff_ffff), Psn::new(3)), Some(4 * 76));
+    retention.release(&mut run, Psn::new(1));
+    assert_eq!(retention.used(), 2);
+    assert_eq!(retention.bytes_between(&run, Psn::new(0), Psn::new(3)), None, "the first is gone");
+    retention.clear(&mut run);
+    let mut retention = again(retention);
+    assert_eq!((retention.used(), retention.adopt(&key(7)).is_empty()), (0, true));
+}
+
+#[test]
+fn a_flow_that_goes_back_overwrites_what_it_had() {
+    let mut retention = fresh(8);
+    let mut run = Run::default();
+    for psn in 0..4 {
+        assert!(put(&mut retention, &mut run, &middle(7, psn, 1)));
+    }
+    assert!(put(&mut retention, &mut run, &middle(7, 2, 2)));
+    assert_eq!(retention.used(), 3);
+    let fills: Vec<_> = read(&mut retention, &run, 0, 3).iter().map(|packet| packet[12]).collect();
+    assert_eq!(fills, [1, 1, 2]);
+    assert!(put(&mut retention, &mut run, &middle(7, 0xff_fff0, 3)));
+    assert_eq!(retention.used(), 1);
+}
+
+#[test]
+fn without_a_free_slot_nothing_is_retained() {
+    let mut retention = fresh(2);
+    let mut run = Run::default();
+    assert!(
+        put(&mut retention, &mut run, &middle(7, 0, 1)) && put(&mut retention, &mut run, &middle(7, 1, 1))
+    );
+    assert!(!put(&mut retention, &mut run, &middle(7, 2, 1)));
+    assert_eq!((retention.used(), retention.unretained(), retention.slots()), (2, 1, 2));
+    retention.release(&mut run, Psn::new(1));
+    assert!(put(&mut retention, &mut run, &middle(7, 3, 1)));
+    assert_eq!(retention.bytes_between(&run, Psn::new(1), Psn::new(4)), None, "there is a hole");
+}
+
+#[test]
+fn no_host_has_more_than_its_share() {
+    let mut retention = fresh(90);
+    let mut greedy = Run::default();
+    let mut psn = 0;
+    while put(&mut retention, &mut greedy, &middle(7, psn, 1)) {
+        psn += 1;
+    }
+    assert_eq!(retention.used(), 80, "eight times what is free");
+    let other = Addressing { src: [10, 0, 0, 9].into(), ..addressing(0xc000) };
+    let bytes = middle(8, 0, 1);
+    assert!(retention.put(&mut Run::default(), &other, &Packet::parse(&bytes).unwrap()));
+    retention.clear(&mut greedy);
+    assert!(put(&mut retention, &mut greedy, &middle(7, 0, 1)));
+}
+
+#[test]
+fn memory_of_another_layout_or_time_is_begun_anew() {
+    let mut retention = fresh(8);
+    assert!(put(&mut retention, &mut Run::default(), &middle(7, 0, 1)));
+    retention.note_time(1_000);
+    let bytes = (*retention.into_memory()).as_ref().to_vec();
+    let until = test_clock();
+    let open = |longest, is_recent: fn(u64) -> bool| {
+        Retention::new(Box::new(bytes.clone()), longest, until, is_recent).used()
+    };
+    assert_eq!(open(LONGEST, |time| time == 1_000), 1);
+    assert_eq!(open(LONGEST, |time| time != 1_000), 0);
+    assert_eq!(open(2 * LONGEST, |_| true), 0);
+}
+
+#[test]
+fn what_nobody_comes_for_is_forgotten() {
+    let mut retention = fresh(8);
+    assert!(put(&mut retention, &mut Run::default(), &middle(7, 0, 1)));
+    let mut retention = again(retention);
+    let until = retention.next_timeout().unwrap();
+    retention.handle_timeout(until - Duration::from_nanos(1));
+    assert_eq!(retention.used(), 1);
+    retention.handle_timeout(until);
+    assert_eq!((retention.used(), retention.next_timeout()), (0, None));
+    assert!(again(retention).adopt(&key(7)).is_empty());
+}
+
+/// Memory that takes a number of bytes more, and then no more: its writer is killed.
+struct Dying {
+    bytes: Vec<u8>,
+    before: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u32, u8),
+    Release(u32),
+    Back(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..2u32, any::<u8>()).prop_map(|(qpn, fill)| Step::Put(qpn, fill)),
+        1 => (0..2u32).prop_map(Step::Release),
+        1 => (0..2u32).prop_map(Step::Back),
+    ];
+    proptest::collection::vec(step, 1..40)
+}
+
+/// The bytes that differ are written from the last to the first, but for the first word of a slot,
+/// which comes last: as the processor may have done it when the process was killed.
+fn killed(dying: &Dying, written: usize) -> Vec<u8> {
+    let mut bytes = dying.before.clone();
+    let differing: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at] != dying.bytes[at]).collect();
+    let is_word = |at: &usize| at.checked_sub(64).is_some_and(|at| at % 320 < 4);
+    let (words, rest): (Vec<_>, Vec<_>) = differing.into_iter().partition(is_word);
+    for at in rest.into_iter().rev().take(written) {
+        bytes[at] = dying.bytes[at];
+    }
+    let _ = words;
+    bytes
+}
+
+proptest! {
+    /// However much of a request was written when the process was killed, it is not there, and all
+    /// those before are.
+    #[test]
+    fn whoever_is_killed_leaves_whole_requests(steps in steps(), written in 0..90usize) {
+        let mut retention = fresh(64);
+        let mut runs = [Run::default(), Run::default()];
+        let mut ends = [0x10u32, 0x20];
+        let mut begins = ends;
+        let mut fills: [Vec<u8>; 2] = Default::default();
+        for step in steps {
+            let before = (*retention.memory).as_ref().to_vec();
+            match step {
+                Step::Put(qpn, fill) => {
+                    let i = qpn as usize;
+                    if !put(&mut retention, &mut runs[i], &middle(qpn, ends[i], fill)) {
+                        break;
+                    }
+                    let dying = Dying { bytes: (*retention.memory).as_ref().to_vec(), before };
+                    let found = at(killed(&dying, written), test_clock());
+                    prop_assert_eq!(found.used() + 1, retention.used());
+                    ends[i] += 1;
+                    fills[i].push(fill);
+                }
+                Step::Release(qpn) => {
+                    let i = qpn as usize;
+                    let by = (ends[i] - begins[i]) / 2;
+                    begins[i] += by;
+                    fills[i].drain(..by as usize);
+                    retention.release(&mut runs[i], Psn::new(begins[i]));
+                }
+                Step::Back(qpn) => {
+                    let i = qpn as usize;
+                    ends[i] = begins[i].max(ends[i].saturating_sub(2));
+                    fills[i].truncate((ends[i] - begins[i]) as usize);
+                    if begins[i] < ends[i] {
+                        ends[i] -= 1;
+                        let fill = fills[i].pop().unwrap();
+                        prop_assert!(put(&mut retention, &mut runs[i], &middle(qpn, ends[i], fill)));
+                        ends[i] += 1;
+                        fills[i].push(fill);
+                    } else {
+                        retention.clear(&mut runs[i]);
+                    }
+                }
+            }
+            let mut found = again(Retention::new(
+                Box::new((*retention.memory).as_ref().to_vec()), LONGEST, test_clock(), |_| true,
+            ));
+            for i in 0..2 {
+                let run = found.adopt(&key(i as u32));
+                let read = read(&mut found, &run, begins[i], ends[i]);
+                prop_assert_eq!(read.iter().map(|packet| packet[12]).collect::<Vec<_>>(), fills[i].clone());
+            }
+        }
+    }
+
+    /// Any bytes at all are read without a panic, and nothing that is not whole is handed over.
+    #[test]
+    fn any_memory_is_read(bytes in proptest::collection::vec(any::<u8>(), 0..2_000)) {
+        let mut magic = b"LHRETN01".to_vec();
+        magic.extend_from_slice(&320u32.to_ne_bytes());
+        magic.extend_from_slice(&(((bytes.len() + 16).saturating_sub(64) / 320) as u32).to_ne_bytes());
+        magic.extend_from_slice(&bytes);
+        let found = at(magic, test_clock());
+        prop_assert_eq!(found.used(), 0);
+    }
+}
