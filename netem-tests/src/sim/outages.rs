@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use config::{Policy, Survive};
+use linksim::impair::LinkSpec;
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
 use super::draw::Dice;
-use super::scenario::{Fault, LONGEST_UPGRADE, Op, Scenario};
+use super::scenario::{Connection, Fault, LONGEST_UPGRADE, Op, Scenario};
 
 impl Scenario {
     /// The scenario of a seed, with the link cut and the session replaced at random moments of it.
@@ -119,7 +121,16 @@ impl Scenario {
         }
         let count = dice.pick(&[1, 1, 2, 3, 8]);
         let latest = dice.pick(&[20.0, 200.0, 200.0, 2000.0]);
-        let begin = (scenario.wan[0].delay + scenario.wan[1].delay) * 2;
+        let away = scenario.crash(&mut dice, count, latest);
+        scenario.resume_for = scenario.resume_for.max(Duration::from_secs(5)) + away;
+        scenario.survives &= calm || !dice.chance(0.1);
+        scenario.patience += scenario.resume_for + away + Duration::from_secs(5 * count);
+        scenario
+    }
+
+    /// Has gateways die so often. Returns how long they are away in all.
+    fn crash(&mut self, dice: &mut Dice, count: u64, latest: f64) -> Duration {
+        let begin = (self.wan[0].delay + self.wan[1].delay) * 2;
         let mut at = begin;
         let mut away = Duration::ZERO;
         for _ in 0..count {
@@ -127,36 +138,84 @@ impl Scenario {
             let pause = if dice.chance(0.5) { dice.millis(300.0) } else { dice.millis(latest) };
             at = if dice.chance(0.7) { at + down + noticed + pause } else { begin + pause };
             let site = dice.range(0, 1);
-            scenario.faults.push((at, Fault::Crash { site, down, noticed }));
+            self.faults.push((at, Fault::Crash { site, down, noticed }));
             if dice.chance(0.2) {
-                scenario
-                    .faults
-                    .push((at + down.mul_f64(0.5), Fault::Crash { site: 1 - site, down, noticed }));
+                self.faults.push((at + down.mul_f64(0.5), Fault::Crash { site: 1 - site, down, noticed }));
             }
             away += (down + noticed) * 2;
         }
-        scenario.resume_for = scenario.resume_for.max(Duration::from_secs(5)) + away;
-        scenario.survives &= calm || !dice.chance(0.1);
-        scenario.patience += scenario.resume_for + away + Duration::from_secs(5 * count);
+        away
+    }
+
+    /// The scenario of a seed, with gateways that die and come back with what they retained, in
+    /// room for all or for little, or with classes that need none of it. In three of four nothing
+    /// else goes wrong: LANs lose nothing, and receives are there. A NIC that was not ready, or
+    /// whose only NAK of a gap was lost, says nothing more of what it expects.
+    #[must_use]
+    pub fn draw_with_retention(seed: u64) -> Self {
+        let mut scenario = Self::draw_with_crashes(seed);
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0x0004_e7a1));
+        scenario.retained = dice.pick(&[0, 64 << 10, 1 << 20, 1 << 20, 16 << 20, 16 << 20]);
+        if dice.chance(0.75) {
+            let drawn = Self::draw(seed);
+            scenario.faults.clear();
+            // Long enough for parts of messages to be under way.
+            let delay = dice.millis(40.0);
+            scenario.wan.iter_mut().for_each(|link| link.delay = link.delay.max(delay));
+            let count = dice.pick(&[1, 4, 16]);
+            let away = scenario.crash(&mut dice, count, 200.0);
+            scenario.resume_for = Duration::from_secs(5) + away;
+            scenario.patience += away + Duration::from_secs(5 * count);
+            (scenario.connections, scenario.reloads) = (drawn.connections, Vec::new());
+            scenario.settings.policy = drawn.settings.policy;
+            scenario.survives = drawn.survives;
+            scenario.fit_first_messages();
+        }
+        if scenario.retained == 0 || dice.chance(0.1) {
+            let mut policy = Policy::clone(&scenario.settings.policy);
+            policy.survive(Survive::Gateway);
+            scenario.settings.policy = policy.into();
+        }
         scenario
+    }
+
+    /// Leaves out what fails without a crash, has every connection's first message fit a packet,
+    /// and every target say what it expects.
+    fn fit_first_messages(&mut self) {
+        self.lan = LinkSpec { delay: self.lan.delay, rate: self.lan.rate, ..LinkSpec::default() };
+        for connection in &mut self.connections {
+            connection.fit(|index| index == 0);
+            let works = connection.lives.iter_mut().flat_map(|life| &mut life.work);
+            works.for_each(|work| (work.receives_after, work.receives_every) = Default::default());
+        }
     }
 
     /// Cuts every message that is sent to one packet, and leaves out what fails without a crash.
     fn fit_packets(&mut self) {
         self.faults.retain(|(_, fault)| matches!(fault, Fault::Tune { .. }));
         for connection in &mut self.connections {
-            connection.lives.truncate(1);
-            connection.qp.forgets_addresses = false;
-            (connection.qp.retry_cnt, connection.qp.rnr_retry) = (7, 7);
-            let most = connection.qp.mtu.bytes();
-            let works = connection.lives.iter_mut().flat_map(|life| &mut life.work);
-            for op in works.flat_map(|work| &mut work.ops) {
-                if let Op::BadKey(len) = *op {
-                    *op = Op::Write(len, None);
-                }
-                if let Op::Send(len, _) | Op::SendInvalidate(len) | Op::Write(len, _) = op {
-                    *len = (*len).min(most);
-                }
+            connection.fit(|_| true);
+        }
+    }
+}
+
+impl Connection {
+    /// Leaves out what fails without a crash, and has some of its messages fit a packet, by their
+    /// index.
+    fn fit(&mut self, is_short: impl Fn(usize) -> bool) {
+        self.lives.truncate(1);
+        self.qp.forgets_addresses = false;
+        (self.qp.retry_cnt, self.qp.rnr_retry) = (7, 7);
+        let most = self.qp.mtu.bytes();
+        let works = self.lives.iter_mut().flat_map(|life| &mut life.work);
+        for (index, op) in works.flat_map(|work| work.ops.iter_mut().enumerate()) {
+            if let Op::BadKey(len) = *op {
+                *op = Op::Write(len, None);
+            }
+            if let Op::Send(len, _) | Op::SendInvalidate(len) | Op::Write(len, _) = op
+                && is_short(index)
+            {
+                *len = (*len).min(most);
             }
         }
     }

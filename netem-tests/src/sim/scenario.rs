@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use config::Policy;
+use config::{Policy, Survive};
 use roce::flow::near::NearConfig;
 use roce::wire::Psn;
 use splice::{Settings, Tuning};
@@ -39,6 +39,8 @@ pub struct Scenario {
     /// The gateways' builds speak of flows that outlive the peer's process, and complete no message
     /// locally.
     pub survives: bool,
+    /// Bytes in which each gateway retains what outlives its process; 0: it retains nothing.
+    pub retained: usize,
     /// The programs' connections.
     pub connections: Vec<Connection>,
     /// Packets that no gateway terminates.
@@ -289,6 +291,7 @@ impl Scenario {
             dead_after: Duration::from_secs(5),
             resume_for: Duration::ZERO,
             survives: !is_local(seed),
+            retained: 0,
             connections: Vec::new(),
             bursts: Vec::new(),
             faults: Vec::new(),
@@ -320,7 +323,8 @@ impl Scenario {
     }
 
     /// Returns true if every operation must succeed although gateways die: their requesters still
-    /// have all that was not acknowledged by its target. No message may be acknowledged in parts.
+    /// have all that was not acknowledged by its target, or it is retained. Otherwise no message
+    /// may be acknowledged in parts.
     #[must_use]
     pub fn outlives_crashes(&self) -> bool {
         let away = |fault: &Fault| match fault {
@@ -338,12 +342,23 @@ impl Scenario {
         };
         let is_short = |connection: &Connection| {
             let ops = connection.lives.iter().flat_map(|life| &life.work).flat_map(|work| &work.ops);
-            connection.lives.len() == 1
-                && ops
-                    .into_iter()
-                    .all(|op| matches!(op, Op::Read(_)) || op.len() <= connection.qp.mtu.bytes())
+            let fits = |op: &Op| matches!(op, Op::Read(_)) || op.len() <= connection.qp.mtu.bytes();
+            // Only the first message of a connection could also be a later incarnation's.
+            let mut later = connection.lives.iter().flat_map(|life| &life.work).map(|work| work.ops.first());
+            let is_known = self.is_retaining() && later.all(|first| first.is_none_or(fits));
+            connection.lives.len() == 1 && (is_known || ops.into_iter().all(fits))
         };
         self.survives && time < self.resume_for && self.connections.iter().all(is_short) && self.hides(hidden)
+    }
+
+    /// Returns true if parts of messages that are acknowledged early are retained, or none is.
+    fn is_retaining(&self) -> bool {
+        let survive = |class: &config::Class| match class.survive {
+            Survive::Session => false,
+            Survive::Process => self.retained > 0,
+            Survive::Gateway => true,
+        };
+        self.settings.policy.classes().iter().all(survive)
     }
 
     fn hides(&self, hidden: impl Fn(&Fault) -> bool) -> bool {

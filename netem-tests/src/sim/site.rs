@@ -9,11 +9,12 @@ use config::Policy;
 use ipnet::IpNet;
 use roce::wire::Qpn;
 use snapshot::Refused;
+use splice::retention::{Memory, Retention};
 use splice::{Gateway, Settings};
 
 use super::control::Order;
 use super::scenario::Scenario;
-use crate::host::Host;
+use crate::host::{Host, MAX_PACKET};
 use linksim::impair::Link;
 
 pub(super) struct Site {
@@ -21,12 +22,16 @@ pub(super) struct Site {
     settings: Settings,
     /// `None`: crashed and not yet replaced, or paused.
     pub(super) gateway: Option<Gateway>,
+    /// The memory of the process before, while there is none.
+    memory: Option<Box<dyn Memory>>,
     pub(super) paused: Option<Paused>,
     pub(super) hosts: Vec<Station>,
     /// Gateways that stood here before.
     pub(super) restarts: u64,
     /// Policies refused for want of streams.
     pub(super) refused: u64,
+    /// How often processes that have ended carried what was retained.
+    carried: u64,
 }
 
 /// A gateway whose process stands still.
@@ -85,20 +90,47 @@ impl Site {
         };
         let stations = scenario.hosts.get(index).copied().unwrap_or(1);
         let hosts = (0..stations).map(|number| Station::new(index, number, scenario)).collect();
-        Self {
+        let mut site = Self {
             index,
-            gateway: Some(Gateway::new(settings.clone(), now)),
+            gateway: None,
+            memory: (scenario.retained > 0)
+                .then(|| Box::new(vec![0u8; scenario.retained]) as Box<dyn Memory>),
             paused: None,
             settings,
             hosts,
             restarts: 0,
             refused: 0,
-        }
+            carried: 0,
+        };
+        site.begin(Gateway::new(site.settings.clone(), now), now);
+        site
     }
 
     pub(super) fn restart(&mut self, now: Instant) {
         self.restarts += 1;
-        self.gateway = Some(Gateway::new(self.settings.clone(), now));
+        self.begin(Gateway::new(self.settings.clone(), now), now);
+    }
+
+    fn begin(&mut self, mut gateway: Gateway, now: Instant) {
+        if let Some(memory) = self.memory.take() {
+            let until = now + self.settings.idle_flow.max(self.settings.linger);
+            gateway.retain(Retention::new(memory, MAX_PACKET, until, |_| true));
+        }
+        self.gateway = Some(gateway);
+    }
+
+    /// The gateway's process ends: that of the next one finds what it retained.
+    pub(super) fn end(&mut self) -> Option<Gateway> {
+        self.carried = self.retained_carried();
+        let mut gateway = self.gateway.take()?;
+        self.memory = gateway.take_retention().map(Retention::into_memory);
+        Some(gateway)
+    }
+
+    /// Returns how often this site's gateways carried what was retained.
+    pub(super) fn retained_carried(&self) -> u64 {
+        let now = self.gateway.as_ref().and_then(Gateway::retention).map_or(0, Retention::carried);
+        self.carried + now
     }
 
     /// The gateway's process stands still until then. Not if there is none, or it does already.
@@ -121,16 +153,17 @@ impl Site {
 
     /// Another process goes on where the gateway stood. One that cannot adopt the policy that there
     /// is by now has the one before.
-    pub(super) fn take_over(&mut self, taken: &Taken) -> Result<(), Refused> {
+    pub(super) fn take_over(&mut self, taken: &Taken, now: Instant) -> Result<(), Refused> {
         let read = |settings: &Settings| Gateway::restore(settings.clone(), &taken.snapshot, taken.at);
-        self.gateway = Some(match read(&self.settings) {
+        let gateway = match read(&self.settings) {
             Err(Refused::Setting("policy")) => {
                 self.refused += 1;
                 self.settings.policy = Arc::clone(&taken.policy);
                 read(&self.settings)?
             }
             read => read?,
-        });
+        };
+        self.begin(gateway, now);
         Ok(())
     }
 

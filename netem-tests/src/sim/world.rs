@@ -141,6 +141,8 @@ pub struct Report {
     pub reborn: u64,
     /// No operation may fail although gateways die.
     pub outlives: bool,
+    /// How often a gateway carried what an earlier process, or it itself, had retained.
+    pub retained_carried: u64,
     /// How often another process took a gateway's place with its snapshot.
     pub upgraded: u64,
 }

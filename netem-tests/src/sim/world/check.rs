@@ -123,6 +123,7 @@ impl World {
             resumed: self.control.resumed(),
             reborn: self.control.reborn(),
             outlives: self.scenario.outlives_crashes(),
+            retained_carried: self.sites.iter().map(Site::retained_carried).sum(),
             upgraded: self.watch.upgraded,
         })
     }

@@ -30,7 +30,7 @@ impl World {
                 // Dead already.
                 Fault::Crash { site, .. } if self.sites[site].gateway.is_none() => {}
                 Fault::Crash { site, down, noticed } => {
-                    self.sites[site].gateway = None;
+                    self.sites[site].end();
                     self.watch.garbage[site] = 0;
                     self.restarts.push(Restart { at: self.now + down, site, from: None });
                     self.control.crashed(site);
@@ -83,7 +83,7 @@ impl World {
     /// A gateway hands its state to another process and ends. What it writes, that process would
     /// write as well.
     fn upgrade(&mut self, site: usize, down: Duration) -> Result<(), Broken> {
-        let Some(mut gateway) = self.sites[site].gateway.take() else { return Ok(()) };
+        let Some(mut gateway) = self.sites[site].end() else { return Ok(()) };
         let refused = |what: &dyn ToString| ("snapshot", format!("of gateway {site}: {}", what.to_string()));
         let snapshot = gateway.snapshot(self.now).map_err(|error| refused(&error))?;
         let settings =

@@ -75,7 +75,7 @@ impl World {
 
     /// Another process has a gateway's snapshot, and finds its session lost or over.
     fn take_over(&mut self, site: usize, taken: &Taken) -> Result<(), Broken> {
-        self.sites[site].take_over(taken).map_err(|refused| ("snapshot", refused.to_string()))?;
+        self.sites[site].take_over(taken, self.now).map_err(|refused| ("snapshot", refused.to_string()))?;
         let Some(gateway) = self.sites[site].gateway.as_mut().filter(|gateway| gateway.is_parked()) else {
             return Ok(());
         };
