@@ -24,6 +24,7 @@ pub mod recorder;
 pub mod reload;
 pub mod renewal;
 pub mod requests;
+pub mod retention;
 pub mod run;
 pub mod service;
 pub mod simulate;

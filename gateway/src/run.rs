@@ -60,6 +60,7 @@ use crate::plane::{PeerAddress, Share};
 use crate::recorder::Recorder;
 use crate::renewal::{ListenerRenewal, Stamp};
 use crate::requests::{Answer, Heirs, Reloads, Requests};
+use crate::retention::RetainedFiles;
 use crate::service::Notifier;
 use crate::steering::Part;
 use crate::telemetry::{Limits, Telemetry};
@@ -134,6 +135,8 @@ pub struct Files {
     pub path: PathBuf,
     /// The admin listener's socket and token, opened before privileges are given up.
     pub doors: Doors,
+    /// Memory that outlives the process, opened before, too.
+    pub retained: RetainedFiles,
     /// The lock that keeps other gateways off the interface: [`lock`].
     pub lock: Option<UnixListener>,
     /// Where the keys of bulk data are logged, if anywhere.
@@ -293,7 +296,7 @@ async fn set_up(
     requests: Requests,
     notifier: &Arc<Notifier>,
 ) -> Result<Option<Running>, RunError> {
-    let Files { gateway, policies, path, doors, lock, key_log, mut heir, announce } = files;
+    let Files { gateway, policies, path, doors, retained, lock, key_log, mut heir, announce } = files;
     let stamp = Stamp::of(&gateway.identity);
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
@@ -310,7 +313,7 @@ async fn set_up(
     };
     let doors = OpenDoors::open(&gateway, doors, heir.as_mut()).await?;
     legacy.keep_all(&controls, sockets, lock.as_ref(), &doors)?;
-    let resources = resources(&gateway, &peers, lans, heir.as_mut())?;
+    let resources = resources(&gateway, &peers, lans, retained, heir.as_mut())?;
     let sightings: Vec<Vec<_>> = (0..peers.len())
         .map(|nth| resources.iter().filter_map(|thread| thread.peers.get(nth)).map(sightings_of).collect())
         .collect();
@@ -459,6 +462,7 @@ fn resources(
     gateway: &config::Gateway,
     peers: &[Towards],
     lans: Vec<Lan>,
+    mut retained: RetainedFiles,
     heir: Option<&mut Heir>,
 ) -> Result<Vec<WorkerResources>, RunError> {
     let threads = gateway.data_plane.threads;
@@ -494,7 +498,8 @@ fn resources(
                 nothing.clone(),
             );
             let (to, settings) = (to.clone(), settings.clone());
-            thread.peers.push(PeerResources { to, settings, bulk, share, publisher });
+            let retained = retained.take(nth, thread.part.thread);
+            thread.peers.push(PeerResources { to, settings, bulk, share, retained, publisher });
         }
     }
     Ok(threads)

@@ -94,6 +94,7 @@ impl Pair {
             program: PathBuf::from(env!("CARGO_BIN_EXE_longhaul")),
             policy: SCHEMES[1].to_owned(),
             limits: "idle_flow = \"1 s\"\ntarget_dead = \"2 s\"".to_owned(),
+            retention: None,
             busy_poll: "0 s".to_owned(),
             rate: "400 Mbit/s".to_owned(),
             dead_after: "1 s".to_owned(),
@@ -530,8 +531,7 @@ fn each_gateway_finds_the_mtu_of_its_way() {
         pair.complete_transfer(40);
         for (site, [to, from]) in [(Site::A, found), (Site::B, [found[1], found[0]])] {
             wait_until("the MTU is not found", &|| {
-                // There is none before a session is seen, up to a tenth of a second after it
-                // begins.
+                // There is none before a session is seen, some 0.1 s after it begins.
                 pair.status(site).mtu.is_some_and(|mtu| {
                     mtu.state == MtuState::Complete && mtu.to_peer == to && mtu.from_peer == Some(from)
                 })

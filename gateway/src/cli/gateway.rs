@@ -19,6 +19,7 @@ use crate::causes::chain;
 use crate::key_log::KeyLogFile;
 use crate::logs::Logs;
 use crate::requests::{self, Requests};
+use crate::retention::RetainedFiles;
 use crate::run::{self, Files};
 use crate::service::Notifier;
 use crate::{check, descriptors, privileges};
@@ -85,11 +86,12 @@ impl GatewayArgs {
         })?;
         let watchdog = heir.as_ref().and_then(|heir| heir.stand().watchdog);
         let notifier = Arc::new(notifier.with_watchdog(watchdog));
+        let retained = RetainedFiles::open(&gateway, heir.is_some());
         give_up_privileges(&gateway)?;
         let key_log = key_log.map(KeyLogFile::start).transpose().map_err(failed)?;
         let (announce, announced) = self.take_over.announcer().unzip();
         let path = self.config.clone();
-        let files = Files { gateway, policies, path, doors, lock, key_log, heir, announce };
+        let files = Files { gateway, policies, path, doors, retained, lock, key_log, heir, announce };
         let runtime = runtime()?;
         let ended = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel();

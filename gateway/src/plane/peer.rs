@@ -15,6 +15,7 @@ use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow};
 
 use super::{BLOCKED, BUDGET, Counts, Freeze, GoOn, Lent, Observer, Order, PerLane, Share};
 use crate::lan::Lan;
+use crate::retention::uptime;
 use crate::wan::Bulk;
 
 /// A worker's side towards one peer.
@@ -458,6 +459,7 @@ impl<O: Observer> PeerSide<O> {
     pub(super) fn observe(&mut self, lan: &Lan) {
         self.note_overrun();
         self.follow_marks();
+        self.core.note_time(uptime());
         self.observer.observe(&mut self.core, &self.counts, &self.bulk, lan, self.session.is_some());
     }
 

@@ -88,6 +88,7 @@ impl Observer for Publisher {
     fn observe(&mut self, core: &mut Gateway, counts: &Counts, bulk: &Bulk, lan: &Lan, session: bool) {
         let mut snapshot = Snapshot::default();
         snapshot.set_core(core.stats());
+        snapshot.set_retention(core.retention());
         snapshot.set_counts(counts);
         snapshot.set_wan(bulk.stats());
         if self.is_first {

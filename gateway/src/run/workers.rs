@@ -25,6 +25,7 @@ use crate::choose::{Chooser, PathSnapshot};
 use crate::lan::Lan;
 use crate::lan::wake::{Waker, waker};
 use crate::plane::{GoOn, Order, PeerAddress, PeerSide, Share, Worker};
+use crate::retention::Retained;
 use crate::steering::Part;
 use crate::telemetry::Telemetry;
 use crate::wan::Bulk;
@@ -47,6 +48,8 @@ pub(super) struct PeerResources {
     pub(super) settings: Settings,
     pub(super) bulk: Bulk,
     pub(super) share: Share,
+    /// Memory that outlives the process.
+    pub(super) retained: Option<Retained>,
     pub(super) publisher: Publisher,
 }
 
@@ -137,14 +140,19 @@ impl Threads {
 impl Thread {
     fn start(resources: WorkerResources, busy_poll: Duration) -> Result<Self, RunError> {
         let (waker, wakeup) = waker().map_err(RunError::System)?;
-        let WorkerResources { part, mut lan, peers } = resources;
+        let WorkerResources { part, mut lan, mut peers } = resources;
         let (orders, receivers): (Vec<_>, Vec<_>) = peers.iter().map(|_| mpsc::channel()).unzip();
         let (begin, beginning) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("data-plane-{}", part.thread))
             .spawn(move || {
                 let settings: Vec<_> = peers.iter().map(|peer| part_of(&peer.settings, part)).collect();
-                let Some(cores) = beginning::cores(&beginning, &settings, &mut lan) else { return Ok(()) };
+                let Some(mut cores) = beginning::cores(&beginning, &settings, &mut lan) else {
+                    return Ok(());
+                };
+                for ((peer, core), settings) in peers.iter_mut().zip(&mut cores).zip(&settings) {
+                    beginning::retain(core, peer.retained.take(), settings);
+                }
                 let side = |((peer, orders), core): ((PeerResources, _), _)| {
                     let PeerResources { to, bulk, share, publisher, .. } = peer;
                     PeerSide::new(to, core, bulk, share, orders, publisher)

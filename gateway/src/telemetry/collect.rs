@@ -6,6 +6,7 @@ use reliability::congestion::{self, EcnState, Mode};
 use reliability::estimator::{Range, Summary};
 use reliability::lanes::{Cause, State};
 use reliability::mtu;
+use splice::retention::Retention;
 use splice::{ClassStats, PathStats, Stats};
 
 use super::table::{FAR, NEAR, Snapshot, Unit};
@@ -16,6 +17,15 @@ use crate::plane::Counts;
 use crate::wan::BulkStats;
 
 impl Snapshot {
+    /// Takes over the numbers of what outlives the process, if anything does.
+    pub fn set_retention(&mut self, retention: Option<&Retention>) {
+        let Some(retention) = retention else { return };
+        self.retention_packets = retention.used().into();
+        self.retention_room_packets = retention.slots().into();
+        self.retention_unretained = retention.unretained();
+        self.retention_carried = retention.carried();
+    }
+
     /// Takes over the core's numbers.
     pub fn set_core(&mut self, stats: &Stats) {
         self.lan_dropped = stats.lan_drops;

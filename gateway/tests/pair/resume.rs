@@ -170,6 +170,41 @@ fn flows_outlive_gateways_that_are_killed() {
     pair.testbed.stop().unwrap();
 }
 
+/// The same with messages of many packets, which requesters are acknowledged in parts: what they
+/// will not send again stands in memory that outlives the process.
+#[test]
+fn long_messages_outlive_gateways_that_are_killed() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let clear = "delay 5ms loss 0.5%".parse().unwrap();
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        (plan.threads, plan.link) = (2, clear);
+        plan.retention = Some(memory.path().to_owned());
+    });
+    let messages = 600;
+    let transfer =
+        pair.transfer_otherwise(Limit::Messages(messages), |workload| workload.message = 256 << 10);
+    for site in [Site::B, Site::A, Site::B, Site::A] {
+        let before = done(&transfer.0);
+        wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 10);
+        assert!(transfer.0.is_running(), "over too soon");
+        std::thread::sleep(Duration::from_millis(300));
+        pair.testbed.kill(site).unwrap();
+        pair.testbed.restart(site).unwrap();
+        pair.testbed.wait_for_session(&|| false).unwrap();
+    }
+    complete(transfer, messages);
+    pair.complete_transfer(40);
+    pair.wait_for("something is left", is_empty);
+    let carried = |site| {
+        let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
+        let is_it = |line: &&str| line.starts_with("longhaul_retention_carried_total");
+        let number = |line: &str| line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok());
+        metrics.lines().filter(is_it).filter_map(number).sum::<f64>()
+    };
+    println!("sent again from memory: {} at a, {} at b", carried(Site::A), carried(Site::B));
+    pair.testbed.stop().unwrap();
+}
+
 #[test]
 fn a_gateway_says_why_there_is_no_session() {
     let mut pair = Pair::start(SCHEMES[0], 1);

@@ -11,7 +11,7 @@ use testbed::Site;
 use testbed::hostio::{Endpoint, Limit, Mix, run_pair};
 
 use super::resume::complete_without_an_end;
-use super::{PATIENCE, Pair, SCHEMES, TICK, failed, wait_until};
+use super::{PATIENCE, Pair, SCHEMES, TICK, complete, failed, wait_until};
 
 const SITES: [Site; 2] = [Site::A, Site::B];
 
@@ -85,6 +85,35 @@ const STEPS: [Step; 6] = [
 const MOST: usize = 1 << 30;
 
 /// Sessions so far, and those that went on with flows.
+/// A process that took over is killed, amid long messages: it went on retaining where the one
+/// before it had.
+#[test]
+fn flows_outlive_a_process_that_took_over() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut pair = Pair::start_otherwise(1, |plan| {
+        plan.link = "delay 5ms loss 0.5%".parse().unwrap();
+        plan.retention = Some(memory.path().to_owned());
+    });
+    let messages = 300;
+    let transfer =
+        pair.transfer_otherwise(Limit::Messages(messages), |workload| workload.message = 256 << 10);
+    for site in [Site::A, Site::B] {
+        let before = done(&transfer.0);
+        wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 10);
+        assert!(pair.testbed.upgrade(site, binary(), PATIENCE).unwrap());
+        pair.testbed.wait_for_session(&|| false).unwrap();
+        let before = done(&transfer.0);
+        wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 10);
+        assert!(transfer.0.is_running(), "over too soon");
+        std::thread::sleep(Duration::from_millis(300));
+        pair.testbed.kill(site).unwrap();
+        pair.testbed.restart(site).unwrap();
+        pair.testbed.wait_for_session(&|| false).unwrap();
+    }
+    complete(transfer, messages);
+    pair.testbed.stop().unwrap();
+}
+
 fn sessions(pair: &Pair, site: Site) -> (u64, u64) {
     let session = pair.status(site).session;
     (session.established, session.resumed)

@@ -67,6 +67,9 @@ fn gateway(
 ) -> String {
     let SitePorts { wan, relay, admin, .. } = ports;
     let Plan { rate, congestion, limits, busy_poll, dead_after, resume_for, lanes, threads, .. } = plan;
+    let directory = plan.retention.as_ref().map(|path| path.display().to_string());
+    let retention = directory
+        .map_or(String::new(), |path| format!("[retention]\ndirectory = {path:?}\nsize = \"32 MiB\"\n"));
     format!(
         r#"[site]
 name = "{name}"
@@ -105,6 +108,7 @@ file = "policy.toml"
 [limits]
 {limits}
 
+{retention}
 [data_plane]
 threads = {threads}
 busy_poll = "{busy_poll}"

@@ -41,6 +41,8 @@ pub struct Plan {
     pub policy: String,
     /// Lines of `[limits]` of both gateway files.
     pub limits: String,
+    /// As `retention.directory`, of both; `None`: nothing outlives a process.
+    pub retention: Option<PathBuf>,
     /// As `data_plane.busy_poll`.
     pub busy_poll: String,
     /// As `peer.rate`.

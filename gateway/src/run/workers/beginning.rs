@@ -3,11 +3,13 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use splice::retention::Retention;
 use splice::{Gateway, SessionEnd, Settings};
 
 use super::super::RunError;
 use super::{Thread, Threads};
-use crate::lan::Lan;
+use crate::lan::{Lan, MAX_PACKET};
+use crate::retention::{Retained, uptime};
 use crate::upgrade::{NotTaken, Part};
 
 /// Rounds in which a thread forgets what has come.
@@ -74,6 +76,17 @@ fn go_on(mut cores: Vec<Gateway>, then: Option<Instant>) -> Vec<Gateway> {
     let pause = then.map_or(Duration::ZERO, |then| now.saturating_duration_since(then));
     cores.iter_mut().for_each(|core| core.excuse_pause(pause, now));
     cores
+}
+
+/// Has a core retain what is to outlive this process, beginning with what the one before it did.
+/// What that retained longer ago than flows are remembered is nobody's any more.
+pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &Settings) {
+    let Some(retained) = retained else { return };
+    let now = Instant::now();
+    let until = now + settings.idle_flow.max(settings.linger);
+    let longest = settings.lan_mtu.min(MAX_PACKET);
+    let is_recent = |then| Duration::from_millis(uptime().saturating_sub(then)) <= settings.linger;
+    core.retain(Retention::new(retained.into_memory(), longest, until, is_recent));
 }
 
 /// Another socket's packets are the other process's still.

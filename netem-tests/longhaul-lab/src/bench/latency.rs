@@ -115,6 +115,7 @@ impl Latency {
             program: self.program.clone(),
             policy: "scheme = \"sr\"".to_owned(),
             limits: String::new(),
+            retention: None,
             busy_poll: busy_poll.to_owned(),
             dead_after: "5 s".to_owned(),
             resume_for: "2 min".to_owned(),

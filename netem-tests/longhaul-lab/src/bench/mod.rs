@@ -14,6 +14,7 @@ mod process;
 mod soak;
 mod stages;
 mod streams;
+mod survive;
 mod threads;
 mod turns;
 mod upgrade;
@@ -38,6 +39,7 @@ pub use messages::Messages;
 pub use pair::Pair;
 pub use soak::Soak;
 pub use streams::Wan;
+pub use survive::Survival;
 pub use threads::Threads;
 pub use turns::Turns;
 pub use upgrade::Upgrade;
@@ -92,6 +94,7 @@ fn clean_pair(program: &Path) -> Plan {
         program: program.to_owned(),
         policy: "scheme = \"sr\"".to_owned(),
         limits: String::new(),
+        retention: None,
         busy_poll: "0 s".to_owned(),
         dead_after: "5 s".to_owned(),
         resume_for: "2 min".to_owned(),

@@ -48,6 +48,8 @@ enum BenchCommand {
     Flood(SecondsArgs),
     /// Measure what messages notice of a lane that dies under load
     Lane(SecondsArgs),
+    /// Measure the price of what connections outlive: `survive`, in turns
+    Survive(SurviveArgs),
     /// Measure the way over the WAN by itself, records in and records out, as a share of that
     Wan(WanArgs),
     /// Measure how long a gateway's state takes from one process to the next, by flows and by what
@@ -62,6 +64,15 @@ struct SecondsArgs {
     /// Seconds per transfer
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
+}
+
+#[derive(Debug, Args)]
+struct SurviveArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// Where memory is that outlives a process, on tmpfs
+    #[arg(long, default_value = "/dev/shm")]
+    directory: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -205,6 +216,10 @@ fn measure(
         }
         BenchCommand::Flood(SecondsArgs { seconds }) => {
             bench::Flood { program, seconds: *seconds }.run(out, interrupted)
+        }
+        BenchCommand::Survive(SurviveArgs { length, directory }) => {
+            let (seconds, directory) = (length.seconds, directory.clone());
+            bench::Survival { program, seconds, directory }.run(out, interrupted)
         }
         BenchCommand::Lane(SecondsArgs { seconds }) => {
             bench::Lane { program, seconds: *seconds }.run(out, interrupted)

@@ -187,6 +187,7 @@ impl Demo {
             program: self.program.clone(),
             policy: policy.to_owned(),
             limits: String::new(),
+            retention: None,
             busy_poll: "0 s".to_owned(),
             dead_after: "5 s".to_owned(),
             resume_for: "2 min".to_owned(),

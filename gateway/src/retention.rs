@@ -1,0 +1,239 @@
+//! Memory that outlives the process: a file in memory, mapped.
+//!
+//! A file of `tmpfs` stays as it was when the process that wrote it is killed. It costs no system
+//! call per packet, no keeper that could die itself, and no agreement with systemd beyond
+//! `RuntimeDirectoryPreserve=restart`. It does not outlive the machine.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::time::{ClockId, clock_gettime};
+use splice::retention::Memory;
+
+/// File systems whose files are in memory (`linux/magic.h`). On others a write may wait for a disk.
+const TMPFS: i64 = 0x0102_1994;
+const RAMFS: i64 = 0x8584_58f6;
+
+/// Set by systemd to the directory of `RuntimeDirectory=`.
+const RUNTIME_DIRECTORY: &str = "RUNTIME_DIRECTORY";
+
+/// Why nothing outlives the process.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoRetention {
+    /// The directory is on a disk.
+    #[error("{} is not on a file system in memory; choose one on tmpfs, such as /run/longhaul", .0.display())]
+    OnDisk(PathBuf),
+    /// Somebody else's.
+    #[error("{} is in use by another gateway; choose another directory", .0.display())]
+    InUse(PathBuf),
+    /// The file system is full.
+    #[error("{} has no room for {} bytes: {}; raise the size of the file system, or lower retention.size", .0.display(), .1, .2)]
+    NoRoom(PathBuf, u64, io::Error),
+    /// Anything else.
+    #[error("{}: {}", .0.display(), .1)]
+    File(PathBuf, io::Error),
+}
+
+/// The memory of one thread towards one peer.
+#[derive(Debug)]
+pub(crate) struct Retained {
+    mapping: Mapping,
+    /// Locked for as long as the mapping is in use.
+    file: File,
+}
+
+impl Retained {
+    pub(crate) fn into_memory(self) -> Box<dyn Memory> {
+        Box::new(Locked { mapping: self.mapping, _file: self.file })
+    }
+}
+
+struct Locked {
+    mapping: Mapping,
+    _file: File,
+}
+
+impl AsRef<[u8]> for Locked {
+    fn as_ref(&self) -> &[u8] {
+        self.mapping.bytes()
+    }
+}
+
+impl AsMut<[u8]> for Locked {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.mapping.bytes_mut()
+    }
+}
+
+/// The memory of each thread towards each peer, in the order of the gateway file.
+#[derive(Debug, Default)]
+pub struct RetainedFiles(Vec<Vec<Option<Retained>>>);
+
+impl RetainedFiles {
+    /// Opens what there is to be, before privileges are given up. What is in the way of it is
+    /// logged: flows then survive lost sessions only. `takes_over`: the process before still has
+    /// it.
+    #[must_use]
+    pub fn open(gateway: &config::Gateway, takes_over: bool) -> Self {
+        let of_threads = |view: &config::Gateway| {
+            (0..view.data_plane.threads).map(|thread| open(view, thread, takes_over)).collect()
+        };
+        Self(gateway.views().iter().map(of_threads).collect())
+    }
+
+    pub(crate) fn take(&mut self, peer: usize, thread: u8) -> Option<Retained> {
+        self.0.get_mut(peer)?.get_mut(usize::from(thread))?.take()
+    }
+}
+
+fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Option<Retained> {
+    let directory = directory(gateway)?;
+    let size = gateway.retention_size().bytes() / u64::from(gateway.data_plane.threads.max(1));
+    let name = format!("retained-{}-{}-{thread}", gateway.site.name, gateway.peer.name);
+    match open_file(&directory, &name, size, takes_over) {
+        Ok(retained) => Some(retained),
+        Err(error) => {
+            tracing::warn!(peer = gateway.peer.name, %error, "no flow outlives this process");
+            None
+        }
+    }
+}
+
+fn directory(gateway: &config::Gateway) -> Option<PathBuf> {
+    let by_systemd =
+        || std::env::var_os(RUNTIME_DIRECTORY).filter(|path| !path.is_empty()).map(PathBuf::from);
+    gateway.retention.directory.clone().or_else(by_systemd)
+}
+
+fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Result<Retained, NoRetention> {
+    let path = directory.join(name);
+    let wrong = |error: io::Error| NoRetention::File(path.clone(), error);
+    let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC).bits();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.cast_signed());
+    let file = options.open(&path).map_err(wrong)?;
+    let kind = fstatfs(file.as_fd()).map_err(|error| wrong(error.into()))?.f_type;
+    if ![TMPFS, RAMFS].contains(&kind) {
+        // Made a moment ago, or never used.
+        let _ = std::fs::remove_file(&path);
+        return Err(NoRetention::OnDisk(directory.to_owned()));
+    }
+    let locked = flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive);
+    if locked.is_err() && !takes_over {
+        return Err(NoRetention::InUse(path));
+    }
+    if file.metadata().map_err(wrong)?.len() != size {
+        // Another size has another layout, so nothing in it is of use. Nobody else has it mapped.
+        if takes_over && locked.is_err() {
+            return Err(NoRetention::InUse(path));
+        }
+        file.set_len(size).map_err(wrong)?;
+    }
+    // Without it a page that the file system has no room for would end the process. A ramfs has no
+    // bound, and no reservation.
+    if kind == TMPFS {
+        fallocate(file.as_fd(), FallocateFlags::empty(), 0, size)
+            .map_err(|error| NoRetention::NoRoom(directory.to_owned(), size, error.into()))?;
+    }
+    let mapping = Mapping::new(&file, usize::try_from(size).unwrap_or(0)).map_err(wrong)?;
+    Ok(Retained { mapping, file })
+}
+
+/// Milliseconds since the machine started, suspended or not.
+pub(crate) fn uptime() -> u64 {
+    let time = clock_gettime(ClockId::Boottime);
+    let millis = time.tv_sec.saturating_mul(1_000).saturating_add(time.tv_nsec / 1_000_000);
+    u64::try_from(millis).unwrap_or(0)
+}
+
+/// A file, mapped into our memory.
+#[derive(Debug)]
+struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone; nothing in it is tied to the thread that made
+// it.
+#[expect(unsafe_code, reason = "memory that is shared with a file")]
+unsafe impl Send for Mapping {}
+
+#[expect(unsafe_code, reason = "memory that is shared with a file")]
+impl Mapping {
+    fn new(file: &File, len: usize) -> io::Result<Self> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let base = unsafe {
+            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
+        };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { base, len })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: all of the mapping, which outlives the borrow. The file is as long, its pages are
+        // reserved, and it is ours alone: mode 0600, and locked. A process of the same user that
+        // wrote or truncated it all the same could do as much to this one's memory by ptrace.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`; the borrow is the only one.
+        unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
+    }
+}
+
+#[expect(unsafe_code, reason = "memory that is shared with a file")]
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: `new` made the mapping with this length, and every borrow of it has ended.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir_in("/dev/shm").unwrap()
+    }
+
+    #[test]
+    fn what_a_process_wrote_is_there_for_the_next() {
+        let folder = folder();
+        let open = || open_file(folder.path(), "x", 1 << 16, false);
+        let mut memory = open().unwrap().into_memory();
+        (*memory).as_mut()[40_000] = 7;
+        assert!(matches!(open(), Err(NoRetention::InUse(_))), "one has it");
+        drop(memory);
+        assert_eq!((*open().unwrap().into_memory()).as_ref()[40_000], 7);
+    }
+
+    #[test]
+    fn a_process_that_takes_over_maps_the_same() {
+        let folder = folder();
+        let mut before = open_file(folder.path(), "x", 1 << 16, false).unwrap().into_memory();
+        (*before).as_mut()[1] = 9;
+        let after = open_file(folder.path(), "x", 1 << 16, true).unwrap().into_memory();
+        assert_eq!((*after).as_ref()[1], 9);
+        assert!(matches!(open_file(folder.path(), "x", 1 << 17, true), Err(NoRetention::InUse(_))));
+    }
+
+    #[test]
+    fn a_disk_is_refused_and_so_is_more_than_there_is_room_for() {
+        let on_disk = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let refused = open_file(on_disk.path(), "x", 1 << 16, false);
+        assert!(matches!(refused, Err(NoRetention::OnDisk(_))));
+        assert_eq!(std::fs::read_dir(on_disk.path()).unwrap().count(), 0, "nothing is left there");
+        let folder = folder();
+        let refused = open_file(folder.path(), "x", 1 << 60, false);
+        assert!(matches!(refused, Err(NoRetention::NoRoom(..) | NoRetention::File(..))));
+    }
+}
