@@ -143,6 +143,9 @@ listen = "127.0.0.1:9464"
 socket = "$1.sock"
 [limits]
 idle_flow = "2 s"
+${LAB_RETENTION:+[retention]
+directory = "$LAB_RETENTION"
+size = "16 MiB"}
 [data_plane]
 threads = ${LAB_THREADS:-1}
 [policy]
