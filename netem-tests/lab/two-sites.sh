@@ -117,6 +117,8 @@ keep_order() {
 
 etc=/run/longhaul
 gateway_file() { # site, its number, peer, the peer's number, WAN address, peer's WAN address
+  local retention=
+  [[ -z ${LAB_RETENTION:-} ]] || retention=$(printf '[retention]\ndirectory = "%s"\nsize = "16 MiB"' "$LAB_RETENTION")
   cat > $etc/$1.toml <<TOML
 [site]
 name = "$1"
@@ -143,9 +145,7 @@ listen = "127.0.0.1:9464"
 socket = "$1.sock"
 [limits]
 idle_flow = "2 s"
-${LAB_RETENTION:+[retention]
-directory = "$LAB_RETENTION"
-size = "16 MiB"}
+$retention
 [data_plane]
 threads = ${LAB_THREADS:-1}
 [policy]
