@@ -109,13 +109,19 @@ fn busy(flows: u32, bytes: u64, now: Instant) -> Result<Gateway, BenchError> {
             gateway.handle_lan(&Datagram { addressing, transport }, now);
         }
     }
+    let kept = waiting(&gateway);
     let stats = gateway.stats();
-    let (kept, drops) = (stats.buffer_bytes, stats.lan_drops);
+    let drops = stats.lan_drops;
     if stats.near_flows != u64::from(flows) || kept < bytes {
         let what = format!("{} flows with {kept} bytes wait, dropped: {drops:?}", stats.near_flows);
         return Err(BenchError::Transfer(what));
     }
     Ok(gateway)
+}
+
+/// Bytes that wait for the peer.
+fn waiting(gateway: &Gateway) -> u64 {
+    gateway.classes().map(|class| (class.backlog + class.in_flight) as u64).sum()
 }
 
 fn hand_over(flows: u32, bytes: u64) -> Result<Times, BenchError> {
@@ -128,10 +134,10 @@ fn hand_over(flows: u32, bytes: u64) -> Result<Times, BenchError> {
     let arrived = carry(&snapshot)?;
     let carry = begun.elapsed();
     let begun = Instant::now();
-    let mut heir = Gateway::restore(settings()?, &arrived, now)
+    let heir = Gateway::restore(settings()?, &arrived, now)
         .map_err(|error| BenchError::Transfer(error.to_string()))?;
     let read = begun.elapsed();
-    let (ours, theirs) = (gateway.stats().buffer_bytes, heir.stats().buffer_bytes);
+    let (ours, theirs) = (waiting(&gateway), waiting(&heir));
     if ours != theirs {
         return Err(BenchError::Transfer(format!("{ours} bytes waited, and {theirs} were read")));
     }

@@ -137,7 +137,7 @@ struct UpgradeArgs {
         value_parser = clap::value_parser!(u32).range(1..=16_384))]
     flows: Vec<u32>,
     /// MiB that wait in all flows together
-    #[arg(long, value_name = "MIB", value_delimiter = ',', default_value = "16,128,1024",
+    #[arg(long, value_name = "MIB", value_delimiter = ',', default_value = "16,64,128",
         value_parser = clap::value_parser!(u64).range(1..=4096))]
     waiting: Vec<u64>,
     /// Rounds of each, of which the median is shown
