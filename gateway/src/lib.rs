@@ -16,6 +16,7 @@ pub mod keys;
 pub mod lan;
 pub mod liveness;
 pub mod logs;
+mod mapping;
 pub mod plan;
 pub mod plane;
 pub mod privileges;

@@ -9,20 +9,16 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::ptr::{self, NonNull};
 use std::slice;
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, fstatfs};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::time::{ClockId, clock_gettime};
-use splice::retention::Memory;
+
+use crate::mapping::Mapping;
 
 /// File systems whose files are in memory (`linux/magic.h`). On others a write may wait for a disk.
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
-
-/// Set by systemd to the directory of `RuntimeDirectory=`.
-const RUNTIME_DIRECTORY: &str = "RUNTIME_DIRECTORY";
 
 /// Why nothing outlives the process.
 #[derive(Debug, thiserror::Error)]
@@ -46,29 +42,24 @@ pub(crate) enum NoRetention {
 pub(crate) struct Retained {
     mapping: Mapping,
     /// Locked for as long as the mapping is in use.
-    file: File,
-}
-
-impl Retained {
-    pub(crate) fn into_memory(self) -> Box<dyn Memory> {
-        Box::new(Locked { mapping: self.mapping, _file: self.file })
-    }
-}
-
-struct Locked {
-    mapping: Mapping,
     _file: File,
 }
 
-impl AsRef<[u8]> for Locked {
+#[expect(unsafe_code, reason = "memory that is shared with a file")]
+impl AsRef<[u8]> for Retained {
     fn as_ref(&self) -> &[u8] {
-        self.mapping.bytes()
+        // SAFETY: all of the mapping, which outlives the borrow. The file is as long, its pages are
+        // reserved, and it is ours alone: mode 0600, and locked. A process of the same user that
+        // wrote or truncated it all the same could do as much to this one's memory by ptrace.
+        unsafe { slice::from_raw_parts(self.mapping.base.as_ptr(), self.mapping.len) }
     }
 }
 
-impl AsMut<[u8]> for Locked {
+#[expect(unsafe_code, reason = "memory that is shared with a file")]
+impl AsMut<[u8]> for Retained {
     fn as_mut(&mut self) -> &mut [u8] {
-        self.mapping.bytes_mut()
+        // SAFETY: as in `as_ref`; the borrow is the only one.
+        unsafe { slice::from_raw_parts_mut(self.mapping.base.as_ptr(), self.mapping.len) }
     }
 }
 
@@ -94,7 +85,7 @@ impl RetainedFiles {
 }
 
 fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Option<Retained> {
-    let directory = directory(gateway)?;
+    let directory = gateway.retention.directory.clone().or_else(runtime_directory)?;
     let size = gateway.retention_size().bytes() / u64::from(gateway.data_plane.threads.max(1));
     let name = format!("retained-{}-{}-{thread}", gateway.site.name, gateway.peer.name);
     match open_file(&directory, &name, size, takes_over) {
@@ -106,10 +97,10 @@ fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Option<Retai
     }
 }
 
-fn directory(gateway: &config::Gateway) -> Option<PathBuf> {
-    let by_systemd =
-        || std::env::var_os(RUNTIME_DIRECTORY).filter(|path| !path.is_empty()).map(PathBuf::from);
-    gateway.retention.directory.clone().or_else(by_systemd)
+/// Returns the directory that systemd has made for a unit with `RuntimeDirectory=`.
+#[must_use]
+pub fn runtime_directory() -> Option<PathBuf> {
+    std::env::var_os("RUNTIME_DIRECTORY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
 fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Result<Retained, NoRetention> {
@@ -142,8 +133,8 @@ fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Resul
         fallocate(file.as_fd(), FallocateFlags::empty(), 0, size)
             .map_err(|error| NoRetention::NoRoom(directory.to_owned(), size, error.into()))?;
     }
-    let mapping = Mapping::new(&file, usize::try_from(size).unwrap_or(0)).map_err(wrong)?;
-    Ok(Retained { mapping, file })
+    let mapping = Mapping::new(file.as_fd(), usize::try_from(size).unwrap_or(0)).map_err(wrong)?;
+    Ok(Retained { mapping, _file: file })
 }
 
 /// Milliseconds since the machine started, suspended or not.
@@ -151,50 +142,6 @@ pub(crate) fn uptime() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     let millis = time.tv_sec.saturating_mul(1_000).saturating_add(time.tv_nsec / 1_000_000);
     u64::try_from(millis).unwrap_or(0)
-}
-
-/// A file, mapped into our memory.
-#[derive(Debug)]
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone; nothing in it is tied to the thread that made
-// it.
-#[expect(unsafe_code, reason = "memory that is shared with a file")]
-unsafe impl Send for Mapping {}
-
-#[expect(unsafe_code, reason = "memory that is shared with a file")]
-impl Mapping {
-    fn new(file: &File, len: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, file, 0)?
-        };
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len })
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: all of the mapping, which outlives the borrow. The file is as long, its pages are
-        // reserved, and it is ours alone: mode 0600, and locked. A process of the same user that
-        // wrote or truncated it all the same could do as much to this one's memory by ptrace.
-        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `bytes`; the borrow is the only one.
-        unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
-    }
-}
-
-#[expect(unsafe_code, reason = "memory that is shared with a file")]
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `new` made the mapping with this length, and every borrow of it has ended.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
 }
 
 #[cfg(test)]
@@ -209,20 +156,20 @@ mod tests {
     fn what_a_process_wrote_is_there_for_the_next() {
         let folder = folder();
         let open = || open_file(folder.path(), "x", 1 << 16, false);
-        let mut memory = open().unwrap().into_memory();
-        (*memory).as_mut()[40_000] = 7;
+        let mut memory = open().unwrap();
+        memory.as_mut()[40_000] = 7;
         assert!(matches!(open(), Err(NoRetention::InUse(_))), "one has it");
         drop(memory);
-        assert_eq!((*open().unwrap().into_memory()).as_ref()[40_000], 7);
+        assert_eq!(open().unwrap().as_ref()[40_000], 7);
     }
 
     #[test]
     fn a_process_that_takes_over_maps_the_same() {
         let folder = folder();
-        let mut before = open_file(folder.path(), "x", 1 << 16, false).unwrap().into_memory();
-        (*before).as_mut()[1] = 9;
-        let after = open_file(folder.path(), "x", 1 << 16, true).unwrap().into_memory();
-        assert_eq!((*after).as_ref()[1], 9);
+        let mut before = open_file(folder.path(), "x", 1 << 16, false).unwrap();
+        before.as_mut()[1] = 9;
+        let after = open_file(folder.path(), "x", 1 << 16, true).unwrap();
+        assert_eq!(after.as_ref()[1], 9);
         assert!(matches!(open_file(folder.path(), "x", 1 << 17, true), Err(NoRetention::InUse(_))));
     }
 

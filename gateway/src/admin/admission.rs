@@ -19,9 +19,8 @@ use tokio_rustls::server::TlsStream;
 use super::tls;
 use super::waiting::Progress;
 use crate::renewal::Tls;
+use crate::retention::runtime_directory;
 
-/// Set by systemd for a unit with `RuntimeDirectory=`.
-const RUNTIME_DIRECTORY: &str = "RUNTIME_DIRECTORY";
 /// A token has so many characters.
 const TOKEN: std::ops::RangeInclusive<usize> = 16..=256;
 
@@ -111,8 +110,7 @@ impl Doors {
     /// Returns the path of the socket that a gateway with this file opens, if any.
     #[must_use]
     pub fn path(admin: Option<&config::Admin>) -> Option<PathBuf> {
-        let usual =
-            || std::env::var_os(RUNTIME_DIRECTORY).map(|folder| PathBuf::from(folder).join("admin.sock"));
+        let usual = || Some(runtime_directory()?.join("admin.sock"));
         admin?.socket.clone().or_else(usual)
     }
 

@@ -10,11 +10,11 @@ use std::slice;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::Duration;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::SocketAddrAny;
 
 use super::RingStats;
 use crate::lan::MAX_PACKET;
+use crate::mapping::Mapping;
 
 /// Bytes of a block. The kernel allocates each block contiguously: larger ones are hard to come by.
 const BLOCK: usize = 256 * 1024;
@@ -276,26 +276,8 @@ unsafe fn hand_out(
     }
 }
 
-/// The ring, mapped into our memory and shared with the kernel.
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone; nothing in it is tied to the thread that made
-// it.
-unsafe impl Send for Mapping {}
-
+/// As the ring has it: the kernel writes to it at any time.
 impl Mapping {
-    fn new(socket: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let base = unsafe {
-            mmap(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, socket, 0)?
-        };
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len })
-    }
-
     /// A 32-bit field that the kernel may write at any time, in the machine's byte order.
     fn word(&self, at: usize) -> Option<&AtomicU32> {
         // SAFETY: `field` has checked bounds and alignment, the mapping outlives the borrow, and
@@ -330,13 +312,6 @@ impl Mapping {
         // SAFETY: within the mapping, initialised by the kernel, and not written by anybody, says
         // the caller.
         Some(unsafe { slice::from_raw_parts(self.base.as_ptr().add(at), len) })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: `new` made the mapping with this length, and every borrow of it has ended.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

@@ -86,7 +86,7 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
     let until = now + settings.idle_flow.max(settings.linger);
     let longest = settings.lan_mtu.min(MAX_PACKET);
     let is_recent = |then| Duration::from_millis(uptime().saturating_sub(then)) <= settings.linger;
-    core.retain(Retention::new(retained.into_memory(), longest, until, is_recent));
+    core.retain(Retention::new(Box::new(retained), longest, until, is_recent));
 }
 
 /// Another socket's packets are the other process's still.
