@@ -54,7 +54,9 @@ impl Run {
 struct Link {
     next: Option<u32>,
     psn: Psn,
-    /// Its requester's.
+    /// Bytes of the request.
+    len: u16,
+    /// The group of its requester's host.
     group: u8,
 }
 
@@ -74,7 +76,7 @@ pub struct Retention {
     used: u32,
     by_group: [u32; hosts::GROUPS],
     orphans: Orphans,
-    /// Where a request that is read is copied to.
+    /// Room for a request as it is read.
     room: Vec<u8>,
     /// Requests that found no slot, or were longer than one.
     unretained: u64,
@@ -126,20 +128,19 @@ impl Retention {
         for slot in (0..self.layout.slots).rev() {
             match self.head(slot) {
                 Some(head) => {
-                    self.take(slot, hosts::group(head.key.requester));
+                    self.take(slot, hosts::group(head.key.requester), head.len);
                     found.push((head.key, head.psn, slot));
                 }
                 None => self.put_back(slot),
             }
         }
         for (key, run) in orphans::runs(found) {
-            let Some(psn) = run.first().map(|(psn, _)| *psn) else { continue };
             let mut taken = Run::default();
             for (psn, slot) in run {
                 self.append(&mut taken, slot, psn);
             }
             let src_port = taken.head.and_then(|slot| self.head(slot)).map_or(0, |head| head.src_port);
-            self.orphans.add(key, Orphan { run: taken, psn, src_port });
+            self.orphans.add(key, Orphan { run: taken, src_port });
         }
     }
 
@@ -200,17 +201,17 @@ impl Retention {
             return false;
         };
         self.free = self.link(slot).next;
-        self.take(slot, group);
+        self.take(slot, group, packet.bytes.len() as u16);
         self.write(slot, addressing, packet);
         self.append(run, slot, psn);
         true
     }
 
     /// A slot is in use from now on.
-    fn take(&mut self, slot: u32, group: u8) {
+    fn take(&mut self, slot: u32, group: u8, len: u16) {
         self.used += 1;
         if let Some(link) = self.links.get_mut(slot as usize) {
-            link.group = group;
+            (link.group, link.len) = (group, len);
         }
         if let Some(has) = self.by_group.get_mut(usize::from(group)) {
             *has += 1;
@@ -321,8 +322,9 @@ impl Retention {
         let mut next = self.find(run, from);
         while psn != to {
             let slot = next.filter(|slot| self.psn(*slot) == psn)?;
-            bytes += self.head(slot)?.len;
-            (psn, next) = (psn.next(), self.link(slot).next);
+            let link = self.link(slot);
+            bytes += usize::from(link.len);
+            (psn, next) = (psn.next(), link.next);
         }
         Some(bytes)
     }
@@ -372,7 +374,8 @@ impl Retention {
         let Some(orphan) = self.orphans.get(key).filter(|orphan| orphan.src_port == src_port) else {
             return false;
         };
-        self.bytes_between(&orphan.run, orphan.psn, psn).is_some_and(|bytes| bytes > 0)
+        let first = orphan.run.head.map(|slot| self.psn(slot));
+        first.and_then(|first| self.bytes_between(&orphan.run, first, psn)).is_some_and(|bytes| bytes > 0)
     }
 
     /// Hands over what an earlier process retained of this flow.

@@ -1,4 +1,4 @@
-//! How requests stand in memory.
+//! The layout of requests in memory.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use roce::wire::{Packet, Psn};
 const MAGIC: [u8; 8] = *b"LHRETN01";
 /// Bytes before the first slot.
 const HEAD: usize = 64;
-/// Where the head has the slots' size, how many there are, and the time.
+/// Places of the slots' size, their number and the time in the head.
 const SIZE: usize = 8;
 const SLOTS: usize = 12;
 const TIME: usize = 16;
@@ -24,7 +24,7 @@ const ADDRESSES: usize = 16;
 /// A slot's size is a multiple of this, a line of the cache.
 const ALIGN: usize = 64;
 
-/// How memory is cut into slots.
+/// The cut of memory into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) slot_size: usize,
@@ -32,7 +32,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For memory of so many bytes and requests of at most `longest`.
+    /// Returns the layout for memory of so many bytes and requests of at most `longest`.
     pub(super) fn of(bytes: usize, longest: usize) -> Self {
         let slot_size = (SLOT_HEAD + longest.min(usize::from(u16::MAX))).next_multiple_of(ALIGN);
         let slots = u32::try_from(bytes.saturating_sub(HEAD) / slot_size).unwrap_or(u32::MAX);
@@ -107,7 +107,7 @@ pub(super) struct SlotHead {
     pub(super) psn: Psn,
     pub(super) src_port: u16,
     /// Bytes of the request.
-    pub(super) len: usize,
+    pub(super) len: u16,
 }
 
 impl SlotHead {
@@ -128,8 +128,8 @@ impl SlotHead {
     /// Reads a slot, if what stands there is whole.
     pub(super) fn read(slot: &[u8]) -> Option<Self> {
         let told = word(slot, 0).filter(|sum| *sum != 0)?;
-        let len = usize::from(u16::from_ne_bytes(*slot.get(LEN..)?.first_chunk()?));
-        let packet = Packet::parse(slot.get(SLOT_HEAD..)?.get(..len)?).ok()?;
+        let len = u16::from_ne_bytes(*slot.get(LEN..)?.first_chunk()?);
+        let packet = Packet::parse(slot.get(SLOT_HEAD..)?.get(..usize::from(len))?).ok()?;
         let [requester, target] = [ADDRESSES, ADDRESSES + 16].map(|at| address(slot, at));
         let key = FlowKey { requester: requester?, target: target?, target_qpn: packet.bth.dest_qp };
         let src_port = u16::from_ne_bytes(*slot.get(PORT..)?.first_chunk()?);
@@ -139,12 +139,12 @@ impl SlotHead {
 
     /// The request.
     pub(super) fn body<'a>(&self, slot: &'a [u8]) -> Option<&'a [u8]> {
-        slot.get(SLOT_HEAD..)?.get(..self.len)
+        slot.get(SLOT_HEAD..)?.get(..usize::from(self.len))
     }
 }
 
-/// Over all that is written but the first word. Never 0. The sum of the payload is known from its
-/// ICRC, mostly.
+/// Returns the sum over all that is written but the first word, and never 0. That of the payload is
+/// known from its ICRC, mostly.
 fn sum(slot: &[u8], packet: &Packet<'_>) -> u32 {
     let pad = usize::from(packet.bth.pad);
     let headers = packet.bytes.len().saturating_sub(packet.payload.len() + pad);

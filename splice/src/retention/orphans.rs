@@ -12,8 +12,6 @@ use super::Run;
 #[derive(Debug)]
 pub(super) struct Orphan {
     pub(super) run: Run,
-    /// That of the first.
-    pub(super) psn: Psn,
     /// The UDP source port of the first.
     pub(super) src_port: u16,
 }
