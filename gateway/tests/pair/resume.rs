@@ -147,6 +147,18 @@ fn flows_end_when_they_have_waited_for_long_enough() {
     pair.testbed.stop().unwrap();
 }
 
+/// Kills a gateway under a transfer once so many messages more are done, and starts it again.
+pub(super) fn kill_amid(pair: &mut Pair, client: &Endpoint, site: Site, messages: u64) {
+    let before = done(client);
+    wait_until("the transfer does not go on", &|| done(client) > before + messages);
+    assert!(client.is_running(), "over too soon");
+    // A gateway writes down what it would tell a restarted peer about ten times a second.
+    std::thread::sleep(Duration::from_millis(300));
+    pair.testbed.kill(site).unwrap();
+    pair.testbed.restart(site).unwrap();
+    pair.testbed.wait_for_session(&|| false).unwrap();
+}
+
 /// Either gateway is killed, time after time. Requesters have what their targets have not, since
 /// every message fits a packet, and no program sees an error.
 #[test]
@@ -155,14 +167,7 @@ fn flows_outlive_gateways_that_are_killed() {
     let messages = 3000;
     let transfer = pair.transfer_otherwise(Limit::Messages(messages), |workload| workload.message = 1000);
     for site in [Site::B, Site::A, Site::B] {
-        let before = done(&transfer.0);
-        wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 30);
-        assert!(transfer.0.is_running(), "over too soon");
-        // A gateway writes down what it would tell a restarted peer about ten times a second.
-        std::thread::sleep(Duration::from_millis(300));
-        pair.testbed.kill(site).unwrap();
-        pair.testbed.restart(site).unwrap();
-        pair.testbed.wait_for_session(&|| false).unwrap();
+        kill_amid(&mut pair, &transfer.0, site, 30);
     }
     complete(transfer, messages);
     pair.complete_transfer(40);
@@ -184,23 +189,12 @@ fn long_messages_outlive_gateways_that_are_killed() {
     let transfer =
         pair.transfer_otherwise(Limit::Messages(messages), |workload| workload.message = 256 << 10);
     for site in [Site::B, Site::A, Site::B, Site::A] {
-        let before = done(&transfer.0);
-        wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 10);
-        assert!(transfer.0.is_running(), "over too soon");
-        std::thread::sleep(Duration::from_millis(300));
-        pair.testbed.kill(site).unwrap();
-        pair.testbed.restart(site).unwrap();
-        pair.testbed.wait_for_session(&|| false).unwrap();
+        kill_amid(&mut pair, &transfer.0, site, 10);
     }
     complete(transfer, messages);
     pair.complete_transfer(40);
     pair.wait_for("something is left", is_empty);
-    let carried = |site| {
-        let metrics = pair.testbed.fetch(site, "/metrics").unwrap();
-        let is_it = |line: &&str| line.starts_with("longhaul_retention_carried_total");
-        let number = |line: &str| line.rsplit(' ').next().and_then(|count| count.parse::<f64>().ok());
-        metrics.lines().filter(is_it).filter_map(number).sum::<f64>()
-    };
+    let carried = |site| pair.counted(site, "longhaul_retention_carried_total", |_| true);
     println!("sent again from memory: {} at a, {} at b", carried(Site::A), carried(Site::B));
     pair.testbed.stop().unwrap();
 }

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use testbed::Site;
 use testbed::hostio::{Endpoint, Limit, Mix, run_pair};
 
-use super::resume::complete_without_an_end;
+use super::resume::{complete_without_an_end, kill_amid};
 use super::{PATIENCE, Pair, SCHEMES, TICK, complete, failed, wait_until};
 
 const SITES: [Site; 2] = [Site::A, Site::B];
@@ -102,13 +102,7 @@ fn flows_outlive_a_process_that_took_over() {
         wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 10);
         assert!(pair.testbed.upgrade(site, binary(), PATIENCE).unwrap());
         pair.testbed.wait_for_session(&|| false).unwrap();
-        let before = done(&transfer.0);
-        wait_until("the transfer does not go on", &|| done(&transfer.0) > before + 10);
-        assert!(transfer.0.is_running(), "over too soon");
-        std::thread::sleep(Duration::from_millis(300));
-        pair.testbed.kill(site).unwrap();
-        pair.testbed.restart(site).unwrap();
-        pair.testbed.wait_for_session(&|| false).unwrap();
+        kill_amid(&mut pair, &transfer.0, site, 10);
     }
     complete(transfer, messages);
     pair.testbed.stop().unwrap();
