@@ -220,7 +220,8 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// path MTU, and which message the target may be amid. It also knows where a READ was cut
     /// before the path MTU was known: asked for again, a long READ is cut where it was.
     pub fn anew(&self, config: impl Into<Arc<FarConfig>>, now: Instant) -> Far<B> {
-        Far { came: self.came.anew(self.within()), ..Far::new(config, Arc::clone(&self.stats), now) }
+        let came = self.came.anew(self.within(), self.has_sent());
+        Far { came, ..Far::new(config, Arc::clone(&self.stats), now) }
     }
 
     /// A flow that waits for its first request. Flows of one configuration share it, and those of
@@ -345,6 +346,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// The request after a READ was accepted at the wrong PSN, because its span was unknown and the
     /// one before was lost: from `psn` on everything is to come again.
     fn rewind_to(&mut self, psn: Psn) {
+        self.note_going_back();
         self.window.truncate(psn);
         self.came.go_back_to(psn);
         if matches!(self.state, State::Open) {
@@ -356,6 +358,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn start_over(&mut self, psn: Psn) {
+        self.note_going_back();
         self.came.begin_at(psn, self.within());
         self.relay.tell(psn);
         self.window = Window::at(psn);

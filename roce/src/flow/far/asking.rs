@@ -150,6 +150,19 @@ impl<B: AsRef<[u8]>> Far<B> {
         u32::try_from(count).ok().filter(|count| *count > 0).map(|count| Span::of(self.came.first(), count))
     }
 
+    /// Requests that were sent are about to be forgotten.
+    pub(super) fn note_going_back(&mut self) {
+        if let Some(sent) = self.has_sent() {
+            self.came.note_sent(sent);
+        }
+    }
+
+    /// Returns the PSN before which all was sent, if anything was.
+    pub(super) fn has_sent(&self) -> Option<Psn> {
+        let high = self.window.high();
+        (!matches!(self.state, State::Fresh) && high != self.came.first()).then_some(high)
+    }
+
     /// Says whether the requester's gateway is cut off: nothing comes from there. If its target
     /// waits for what only the requester can bring, its silence counts for nothing then.
     pub fn set_cut_off(&mut self, cut_off: bool, now: Instant) {

@@ -32,11 +32,14 @@ struct Rare {
     /// how many PSNs follow.
     odd_cut: Option<(Psn, NonZeroU32)>,
     amid: Option<Amid>,
+    /// All before was sent, before the flow went back or took another one's place.
+    sent: Option<Psn>,
 }
 
 impl Rare {
     fn boxed(self) -> Option<Box<Rare>> {
-        (self.odd_cut.is_some() || self.amid.is_some()).then(|| Box::new(self))
+        let is_known = self.odd_cut.is_some() || self.amid.is_some() || self.sent.is_some();
+        is_known.then(|| Box::new(self))
     }
 }
 
@@ -86,7 +89,7 @@ mod ends {
         deserializer: D,
     ) -> Result<Option<Box<Rare>>, D::Error> {
         let odd_cut = Option::<(Psn, Psn)>::deserialize(deserializer)?.and_then(rest);
-        Ok(Rare { odd_cut, amid: None }.boxed())
+        Ok(Rare { odd_cut, ..Rare::default() }.boxed())
     }
 }
 
@@ -104,10 +107,24 @@ impl Came {
 
     /// Returns the knowledge that goes on where another flow takes the place of this one.
     /// `forgotten`: the PSNs, the first and the last, that the target may expect within messages of
-    /// this one.
-    pub(super) fn anew(&self, forgotten: Option<(Psn, Psn)>) -> Came {
-        let rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten) };
+    /// this one. `sent`: all before was sent.
+    pub(super) fn anew(&self, forgotten: Option<(Psn, Psn)>, sent: Option<Psn>) -> Came {
+        let earlier = self.rare.as_ref().and_then(|rare| rare.sent);
+        let sent = sent.map(|sent| self.furthest(sent)).or(earlier);
+        let rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten), sent };
         Came { mtu: self.mtu, rare: rare.boxed(), ..Came::new(None) }
+    }
+
+    /// Returns the later of this PSN and the one before which all was sent earlier.
+    pub(super) fn furthest(&self, sent: Psn) -> Psn {
+        let earlier = self.rare.as_ref().and_then(|rare| rare.sent);
+        earlier.filter(|earlier| earlier.is_after(sent)).unwrap_or(sent)
+    }
+
+    /// The flow goes back. All before this PSN was sent.
+    pub(super) fn note_sent(&mut self, sent: Psn) {
+        let furthest = self.furthest(sent);
+        self.rare.get_or_insert_default().sent = Some(furthest);
     }
 
     fn odd_cut(&self) -> Option<(Psn, NonZeroU32)> {
@@ -129,7 +146,8 @@ impl Came {
 
     /// The requests begin at this PSN; `forgotten` as above.
     pub(super) fn begin_at(&mut self, psn: Psn, forgotten: Option<(Psn, Psn)>) {
-        self.rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten) }.boxed();
+        let sent = self.rare.as_ref().and_then(|rare| rare.sent);
+        self.rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten), sent }.boxed();
         self.is_inside = false;
         (self.first, self.horizon) = (psn, Horizon::at(psn));
     }
@@ -194,6 +212,9 @@ impl Came {
 
     /// Keeps in mind no more PSNs before this one than the target can have been sent a moment ago.
     pub(super) fn follow(&mut self, una: Psn) {
+        if let Some(rare) = &mut self.rare {
+            rare.sent.take_if(|sent| !una.is_before(*sent));
+        }
         if una.distance(self.first) > 2 * BEHIND.cast_signed() {
             self.first = una - BEHIND;
         }

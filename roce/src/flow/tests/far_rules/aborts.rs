@@ -334,3 +334,22 @@ fn a_search_spares_another_life_of_the_queue_pair() {
         }
     }
 }
+
+/// It may have more than the flow has sent since it went back.
+#[test]
+fn a_target_is_found_where_a_flow_has_been() {
+    for names in [NOTHING, 99, 109] {
+        let mut bench = Bench::new();
+        bench.request(Opcode::ReadRequest, 100, 8);
+        bench.message(101, 9);
+        bench.sent();
+        bench.far = bench.far.anew(Bench::config(), bench.now);
+        bench.request(Opcode::ReadRequest, 100, 8);
+        bench.sent();
+        bench.response(&read_response(Opcode::ReadResponseOnly, 100, 8, 9));
+        bench.far.abort(bench.now);
+        let count = Target::new(110, names, false).serve(&mut bench);
+        assert_eq!(bench.far.failure(), Some(Failure::Aborted), "{names}");
+        assert!(count <= 6, "{names}: {count}");
+    }
+}
