@@ -354,11 +354,13 @@ impl Flow {
         Ok(if is_piece { place + asked / mtu } else { message.end })
     }
 
-    /// A response leaves the target's NIC.
-    pub(super) fn target_answered(&mut self, packet: &Packet<'_>) {
+    /// A response leaves the target's NIC, which by now expects this PSN, if it is not in error. An
+    /// ACK of Soft-RoCE's may name another that it had in an earlier incarnation.
+    pub(super) fn target_answered(&mut self, packet: &Packet<'_>, expected: Option<Psn>) {
         let Some(covers) = covers(packet) else { return };
         self.spoke = true;
         let to = self.place(packet.bth.psn) + i64::from(covers.of_own_psn || is_answer(packet));
+        let to = expected.map_or(to, |expected| to.min(self.place(expected)));
         let to = u32::try_from(to).unwrap_or(0).min(self.end);
         self.acked = self.acked.max(to);
         if is_answer(packet)
@@ -552,7 +554,7 @@ mod tests {
             "a NAK acknowledges what is before it"
         );
         assert_eq!(rule(flow.check_success(0)), "I1");
-        flow.target_answered(&packet(&ack(102)));
+        flow.target_answered(&packet(&ack(102)), None);
         assert_eq!(rule(flow.check_success(0)), "");
         assert_eq!(rule(flow.response_emitted(&packet(&ack(102)), false)), "");
     }
@@ -567,7 +569,7 @@ mod tests {
         for bytes in &packets[..2] {
             flow.request_heard(&packet(bytes), true);
         }
-        flow.target_answered(&packet(&acknowledge(100, Syndrome::ACK)));
+        flow.target_answered(&packet(&acknowledge(100, Syndrome::ACK)), None);
         assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "I4", "the last is not here");
         flow.request_heard(&packet(&packets[2]), false);
         assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "");
@@ -586,11 +588,11 @@ mod tests {
     fn what_the_target_answered_may_be_lost_but_not_completed() {
         let mut flow = flow();
         let result = Ext::AtomicAck(Aeth { syndrome: Syndrome::ACK, msn: 2 }, AtomicAckEth(0));
-        flow.target_answered(&packet(&acknowledge(102, Syndrome::ACK)));
+        flow.target_answered(&packet(&acknowledge(102, Syndrome::ACK)), None);
         let nak = acknowledge(104, Syndrome::Nak(Nak::PsnSequence));
-        flow.target_answered(&packet(&nak));
+        flow.target_answered(&packet(&nak), None);
         assert_eq!(rule(flow.response_emitted(&packet(&nak), false)), "I4", "nobody has its result");
-        flow.target_answered(&packet(&bytes(Opcode::AtomicAcknowledge, 103, result, &[])));
+        flow.target_answered(&packet(&bytes(Opcode::AtomicAcknowledge, 103, result, &[])), None);
         assert_eq!(rule(flow.response_emitted(&packet(&nak), false)), "");
         let ack = acknowledge(103, Syndrome::ACK);
         assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "I4", "it would complete it");
@@ -644,8 +646,8 @@ mod tests {
             bytes(Opcode::AtomicAcknowledge, 103, Ext::AtomicAck(aeth, AtomicAckEth(value)), &[])
         };
         let ack = acknowledge(104, Syndrome::ACK);
-        flow.target_answered(&packet(&answer(5)));
-        flow.target_answered(&packet(&ack));
+        flow.target_answered(&packet(&answer(5)), None);
+        flow.target_answered(&packet(&ack), None);
         assert_eq!(rule(flow.response_emitted(&packet(&ack), false)), "I4");
         assert_eq!(rule(flow.check_success(1)), "I1");
         assert_eq!(rule(flow.response_emitted(&packet(&answer(6)), false)), "I3", "another value");

@@ -97,7 +97,7 @@ struct Way {
     sent: u64,
     /// All versions of the packet at each place.
     prints: Vec<Vec<u64>>,
-    /// The target's NIC has acknowledged everything before.
+    /// The target's NIC has executed and acknowledged everything before.
     given: u64,
     /// READ and atomic responses that the target's NIC gave, by place.
     answers: BTreeMap<u64, Vec<u64>>,
@@ -271,7 +271,9 @@ impl Way {
     /// The target's NIC answers.
     fn acknowledge(&mut self, packet: &Packet<'_>, base: Psn) {
         let (Some(place), Some(covers)) = (self.place(packet.bth.psn, base), covers(packet)) else { return };
-        self.given = self.given.max(place + u64::from(covers != Covers::Before));
+        // An ACK of Soft-RoCE's may name what it had in an earlier incarnation.
+        let to = (place + u64::from(covers != Covers::Before)).min(self.next);
+        self.given = self.given.max(to);
         if covers == Covers::Answer {
             let print = answer_print(packet);
             let prints = self.answers.entry(place).or_default();

@@ -386,7 +386,9 @@ impl World {
                 if request {
                     flow.request_sent(&packet, self.control.fresh_sessions())?;
                 } else {
-                    flow.target_answered(&packet);
+                    let host = &self.sites[site].hosts[host].host;
+                    let standing = host.standing(host.sender());
+                    flow.target_answered(&packet, standing.map(|standing| standing.expected));
                 }
             }
         }

@@ -206,7 +206,7 @@ fn changed_payloads_may_run_in_any_version_that_was_sent() {
 /// A fault, the rule that finds it, and how it is planted.
 type Planted = (&'static str, &'static str, fn(&mut Court) -> Verdict);
 
-const PLANTED: [Planted; 27] = [
+const PLANTED: [Planted; 28] = [
     ("the ACK of another queue pair's target", "told", |court| court.hear(A2, &court.ack(A2, 2))),
     ("the ACK of the incarnation before", "told", |court| {
         court.connect(3, A1, B1);
@@ -247,6 +247,13 @@ const PLANTED: [Planted; 27] = [
         court.answer(B1, &court.ack(A2, 2));
         court.hear(A1, &court.ack(A1, 2))
     }),
+    ("a target's ACK of what it had in the incarnation before", "told", |court| {
+        court.run_all(A1, B1, 1, 3);
+        court.connect(3, A1, B1);
+        court.work(A1, 6).iter().for_each(|request| court.send(A1, request));
+        court.answer(B1, &court.ack(A1, 3));
+        court.hear(A1, &court.ack(A1, 3))
+    }),
     ("an atomic's result that is stale", "answer", |court| {
         court.run_all(A1, B1, 1, 3);
         court.hear(A1, &court.result(A1, 39))
@@ -255,6 +262,7 @@ const PLANTED: [Planted; 27] = [
         court.run_all(A1, B1, 1, 3);
         court.connect(3, A1, B1);
         court.work(A1, 1).iter().for_each(|request| court.send(A1, request));
+        court.work(A1, 1)[..4].iter().for_each(|request| court.run(B1, request).unwrap());
         court.answer(B1, &court.ack(A1, 3));
         court.hear(A1, &court.result(A1, 40))
     }),
@@ -272,6 +280,7 @@ const PLANTED: [Planted; 27] = [
         court.run_all(A1, B1, 1, 3);
         court.connect(3, A1, B1);
         court.work(A1, 1).iter().for_each(|request| court.send(A1, request));
+        court.work(A1, 1)[..5].iter().for_each(|request| court.run(B1, request).unwrap());
         court.answer(B1, &court.ack(A1, 4));
         court.hear(A1, &court.data(A1, 1)[0])
     }),
