@@ -102,8 +102,7 @@ pub enum DuplicateAck {
     /// The last one executed (IBA volume 1, C9-105).
     Newest,
     /// The last one executed that was no READ's. In a queue pair that has had none it is 0xFFFFFF.
-    /// A reset leaves it as it was. Soft-RoCE has it (`rxe_resp.c`, `ack_psn`). No personality here
-    /// does: what gateways make of it is an open end of `docs/nics.md`.
+    /// A reset leaves it as it was. Soft-RoCE has it (`rxe_resp.c`, `ack_psn`).
     NewestButReads,
 }
 
@@ -125,7 +124,7 @@ impl Personality {
         first_psn: FirstPsn::Random,
         repeats: Repeats::GoBackN,
         acks: AckPolicy::Asked,
-        duplicates: DuplicateAck::Newest,
+        duplicates: DuplicateAck::NewestButReads,
         window: 128,
         credits: false,
         migreq: false,

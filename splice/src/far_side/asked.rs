@@ -26,6 +26,9 @@ impl Flows for Asked<'_> {
             return Candidacy::None;
         };
         let psn = self.packet.bth.psn;
+        if flow.far.is_of_another_incarnation(self.packet) {
+            return Candidacy::None;
+        }
         if flow.far.awaits(psn, self.word) {
             let is_doubtful = flow.far.is_overdue() || flow.far.has_rested();
             return if is_doubtful { Candidacy::Doubtful } else { Candidacy::Good };

@@ -40,6 +40,9 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.last_activity = now;
         self.silence.note_heard(now);
         self.rtt.heard();
+        if self.is_of_another_incarnation(packet) {
+            return Verdict::Drop(Why::Unexpected);
+        }
         self.peers.note_response(&packet.bth);
         let granted = self.said.credits();
         if let Some(aeth) = packet.ext.aeth().filter(|_| self.is_current(packet.bth.psn)) {
@@ -70,6 +73,29 @@ impl<B: AsRef<[u8]>> Far<B> {
             Syndrome::Nak(Nak::PsnSequence) => self.handle_sequence_nak(packet.bth.psn, packet, aeth, now),
             Syndrome::Nak(_) | Syndrome::Reserved(_) => self.handle_fatal(packet, aeth, now),
         }
+    }
+
+    /// Returns whether an ACK names requests that its target cannot have had: it has counted fewer
+    /// messages than are complete with them, or fewer than before. It is in another incarnation.
+    ///
+    /// An MSN is 0 where a queue pair begins, and counts what is complete (IBA volume 1, 9.7.7.1).
+    /// Soft-RoCE acknowledges a duplicate by the last PSN that was no READ's, and keeps that over a
+    /// reset (`rxe_resp.c`, `ack_psn`).
+    pub fn is_of_another_incarnation(&self, packet: &Packet<'_>) -> bool {
+        let (Kind::Acknowledge, Ext::Aeth(aeth)) = (packet.bth.opcode.kind(), packet.ext) else {
+            return false;
+        };
+        let to = packet.bth.psn.next();
+        if !self.is_open() || !aeth.syndrome.is_ack() || !to.is_after(self.window.una()) {
+            return false;
+        }
+        let completed = self.window.completed_by(to);
+        if !self.said.is_confirmed() || self.said.is_rested() {
+            return completed > i64::from(aeth.msn);
+        }
+        // The last count may include a message that is not acknowledged yet, but none beyond what
+        // the target was not ready for.
+        self.said.counted_since(aeth.msn) < if self.rnr.is_some() { completed } else { 0 }
     }
 
     /// Returns whether this PSN is about what was sent and not acknowledged before, or the last of

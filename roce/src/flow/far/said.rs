@@ -32,6 +32,11 @@ impl Said {
         }
     }
 
+    /// Returns how many more messages a count of messages, which wraps, has than the last one.
+    pub(super) fn counted_since(&self, msn: u32) -> i64 {
+        Psn::new(msn).distance(Psn::new(self.msn)).into()
+    }
+
     pub(super) fn credits(&self) -> Syndrome {
         self.credits
     }

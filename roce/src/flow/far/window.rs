@@ -235,6 +235,14 @@ impl<B: AsRef<[u8]>> Window<B> {
         result
     }
 
+    /// Returns how many SENDs and WRITEs are complete once everything before `to` is, of those that
+    /// were sent.
+    pub(super) fn completed_by(&self, to: Psn) -> i64 {
+        let sent = self.entries.iter().take_while(|entry| entry.psn().is_before(self.high));
+        let completed = sent.take_while(|entry| entry.psn().is_before(to));
+        completed.map(|entry| i64::from(entry.ends && !entry.is_answered())).sum()
+    }
+
     /// The oldest READ or atomic that was sent and waits for a response.
     pub(super) fn awaiting(&self) -> Option<&Entry<B>> {
         self.entries.get(self.awaiting_at()?)

@@ -3,6 +3,7 @@
 mod aborts;
 mod asking;
 mod bounds;
+mod lives;
 mod reads;
 mod replays;
 mod sending;

@@ -213,7 +213,7 @@ fn the_timeout_follows_the_round_trip() {
         bench.message(100 + at, 1);
         bench.sent();
         bench.wait(Duration::from_micros(8000));
-        bench.response(&acknowledge(100 + at, 0x1f, at));
+        bench.response(&acknowledge(100 + at, 0x1f, at + 1));
     }
     assert_eq!(bench.far.rtt(), Some(Duration::from_micros(8000)));
     bench.message(120, 1);
@@ -229,7 +229,7 @@ fn a_busy_target_is_measured_and_then_waited_for() {
         bench.message(100 + at, 1);
         bench.sent();
         bench.wait(Duration::from_millis(1));
-        bench.response(&acknowledge(100 + at, 0x1f, at));
+        bench.response(&acknowledge(100 + at, 0x1f, at + 1));
     }
     let mut asked = 0;
     for psn in 120..140 {

@@ -183,7 +183,7 @@ fn a_flow_in_place_of_another_is_left_inside_a_whole_message_that_its_target_may
     let mut bench = anew(true);
     bench.message(11, 1);
     bench.sent();
-    bench.relayed(&acknowledge(11, 0x1f, 1));
+    bench.relayed(&acknowledge(11, 0x1f, 2));
     assert!(!bench.far.is_inside());
     // A word that was under way is not its last.
     let mut bench = anew(true);
