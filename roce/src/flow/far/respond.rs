@@ -44,18 +44,23 @@ impl<B: AsRef<[u8]>> Far<B> {
             return Verdict::Drop(Why::Unexpected);
         }
         self.peers.note_response(&packet.bth);
-        let granted = self.said.credits();
+        let (una, counted, granted) = (self.window.una(), self.said.msn(), self.said.credits());
         if let Some(aeth) = packet.ext.aeth().filter(|_| self.is_current(packet.bth.psn)) {
             self.said.hear(*aeth);
         }
-        match (opcode.kind(), packet.ext) {
+        let verdict = match (opcode.kind(), packet.ext) {
             (Kind::ReadResponse | Kind::AtomicAcknowledge, _) => self.handle_answer(packet, now),
             (_, Ext::Aeth(aeth)) => {
                 let more = aeth.syndrome.grants_more_than(granted);
                 self.handle_acknowledge(packet, self.said.corrected(aeth), more, now)
             }
             _ => Verdict::Drop(Why::NotAResponse),
+        };
+        if self.window.una() == una && self.said.is_confirmed() {
+            // A count that comes with no progress proves nothing.
+            self.said.set_msn(counted);
         }
+        verdict
     }
 
     /// `more`: it grants more receives than were granted before.
@@ -90,12 +95,14 @@ impl<B: AsRef<[u8]>> Far<B> {
             return false;
         }
         let completed = self.window.completed_by(to);
-        if !self.said.is_confirmed() || self.said.is_rested() {
-            return completed > i64::from(aeth.msn);
+        let begun_anew = i64::from(aeth.msn) >= completed;
+        if !self.said.is_confirmed() {
+            return !begun_anew;
         }
         // The last count may include a message that is not acknowledged yet, but none beyond what
         // the target was not ready for.
-        self.said.counted_since(aeth.msn) < if self.rnr.is_some() { completed } else { 0 }
+        let goes_on = self.said.counted_since(aeth.msn) >= if self.rnr.is_some() { completed } else { 0 };
+        !goes_on && !(self.said.is_rested() && begun_anew)
     }
 
     /// Returns whether this PSN is about what was sent and not acknowledged before, or the last of

@@ -32,6 +32,15 @@ impl Said {
         }
     }
 
+    /// Returns its last count of messages.
+    pub(super) fn msn(&self) -> u32 {
+        self.msn
+    }
+
+    pub(super) fn set_msn(&mut self, msn: u32) {
+        self.msn = msn;
+    }
+
     /// Returns how many more messages a count of messages, which wraps, has than the last one.
     pub(super) fn counted_since(&self, msn: u32) -> i64 {
         Psn::new(msn).distance(Psn::new(self.msn)).into()

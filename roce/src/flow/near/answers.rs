@@ -17,6 +17,9 @@ pub(super) struct Replays {
     restart: Option<Psn>,
     /// Where the READ or atomic begins that was answered last.
     answer_from: Psn,
+    /// How often in a row all were given up.
+    #[serde(skip)]
+    in_vain: u8,
 }
 
 #[serde_with::serde_as]
@@ -69,6 +72,7 @@ impl Replays {
         };
         if last {
             self.list.remove(at);
+            self.in_vain = if self.list.is_empty() { 0 } else { self.in_vain };
         } else if let Some(replay) = self.list.get_mut(at) {
             replay.next = psn.next();
             replay.moved = now;
@@ -259,9 +263,14 @@ impl Near {
         self.ring.done() == self.seen.floor()
     }
 
+    /// From the fourth time in a row on twice as long each time: a target may take longer than the
+    /// link.
     fn replay_timeout(&self) -> Duration {
-        let (once, most) = (self.patience(), self.config.replay_timeout);
-        if self.has_all_answers() { once.min(most) } else { most }
+        let most = self.config.replay_timeout;
+        if !self.has_all_answers() {
+            return most;
+        }
+        self.patience().saturating_mul(1 << self.replays.in_vain.saturating_sub(2).min(16)).min(most)
     }
 
     /// Gives up what [`replay_expiry`](Near::replay_expiry) says.
@@ -269,6 +278,7 @@ impl Near {
         if self.replay_expiry().is_some_and(|at| at <= now) {
             let (expired, unanswered) = self.replays.expire(now, self.replay_timeout());
             self.stats.replays_expired.add(expired as u64);
+            self.replays.in_vain = self.replays.in_vain.saturating_add(1);
             if let Some(psn) = unanswered {
                 let open = self.incarnation.questions.get_or_insert_default();
                 open.unanswered = lower(open.unanswered, psn);

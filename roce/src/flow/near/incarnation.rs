@@ -292,7 +292,7 @@ impl Near {
         if self.told.to().is_after(self.ring.done()) {
             // The requester was acknowledged what the target has yet to get from here, and will not
             // send it again.
-            return starts && self.comes_in_place_of_a_standstill(psn, now);
+            return starts && self.comes_in_place_of_a_standstill(packet, now);
         }
         let rests = self.is_at_rest();
         let may_begin = starts || self.may_be_of_the_one_before(psn);
@@ -314,7 +314,7 @@ impl Near {
             // All that came is answered, in the midst of a message: an ACK was lost, and the target
             // is asked to repeat it. That is for what the requester can have sent.
             Order::Behind if !rests && self.has_all_answers() => {
-                starts && self.comes_in_place_of_a_standstill(psn, now)
+                starts && self.comes_in_place_of_a_standstill(packet, now)
             }
             Order::Behind => match self.ring.repeats(packet) {
                 // The target has not spoken, and judges which is its requester's.
@@ -404,15 +404,18 @@ impl Near {
     }
 
     /// The same, where a new flow would lose what the requester was acknowledged in the midst of a
-    /// message. So this comes from where no requester that is outstanding can be, and meanwhile an
-    /// answer to that would have come. The new flow confirms nothing before the target has spoken
-    /// to it. Somebody who sends in the requester's name twice may so end its message, and with
-    /// that the connection. The requester hears of an error then, and of no success.
+    /// message. So this comes from where no requester that is outstanding can be, or is another
+    /// request than the one outstanding there. Meanwhile an answer to that would have come. The new
+    /// flow confirms nothing before the target has spoken to it. Somebody who sends in the
+    /// requester's name twice may so end its message, and with that the connection. The requester
+    /// hears of an error then, and of no success.
     ///
     /// Rule: `docs/protocol.md#rule-time-standstill`.
-    fn comes_in_place_of_a_standstill(&mut self, psn: Psn, now: Instant) -> bool {
-        let patience = self.patience().max(self.crossing());
-        self.is_far(psn) && !self.is_at_rnr() && self.comes_in_place_after(patience, psn, now)
+    fn comes_in_place_of_a_standstill(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
+        let (psn, patience) = (packet.bth.psn, self.patience().max(self.crossing()));
+        let is_open = !psn.is_before(self.ring.done()) && psn.is_before(self.seen.floor());
+        let is_anothers = self.is_far(psn) || is_open && self.ring.repeats(packet) == Some(false);
+        is_anothers && !self.is_at_rnr() && self.comes_in_place_after(patience, psn, now)
     }
 
     fn comes_in_place_after(&mut self, time: Duration, psn: Psn, now: Instant) -> bool {

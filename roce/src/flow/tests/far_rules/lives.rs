@@ -80,3 +80,39 @@ fn a_count_that_went_back_is_another_incarnations() {
     let anew = acknowledge(103, 0x1f, 2);
     assert_eq!(bench.relayed(&anew).unwrap(), anew);
 }
+
+/// 2^24 messages one by one.
+#[test]
+fn a_count_wraps_after_a_rest() {
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    bench.response(&acknowledge(100, 0x1f, 0xff_fffe));
+    for (psn, count) in [(101, 0xff_ffff), (102, 0), (103, 1)] {
+        bench.far.note_rest();
+        bench.message(psn, 1);
+        bench.sent();
+        let done = acknowledge(psn, 0x1f, count);
+        assert_eq!(bench.relayed(&done).unwrap(), done);
+    }
+}
+
+/// Or somebody sends it in the target's name.
+#[test]
+fn a_count_without_progress_proves_nothing() {
+    for odd in
+        [acknowledge(100, 0x1f, 0x40_0000), acknowledge(100, 0x01, 0x40_0000), acknowledge(101, 0x60, 9)]
+    {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.sent();
+        bench.response(&acknowledge(100, 0x1f, 1));
+        bench.message(101, 1);
+        bench.sent();
+        bench.response(&odd);
+        bench.wait(Duration::from_secs(1));
+        bench.sent();
+        let done = acknowledge(101, 0x1f, 2);
+        assert_eq!(bench.relayed(&done).unwrap(), done);
+    }
+}

@@ -172,6 +172,30 @@ fn a_replay_without_progress_is_forgotten() {
     assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
 }
 
+/// Busy NICs answer later than any round trip.
+#[test]
+fn a_replay_of_a_slow_target_is_waited_for_in_the_end() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 10);
+    bench.response(&read_response(Opcode::ReadResponseOnly, 100, 10, 1));
+    bench.wait(Duration::from_millis(5));
+    let answer = read_response(Opcode::ReadResponseOnly, 100, 10, 1);
+    let takes = Bench::config().rtt * 7;
+    let tries = (0..8).position(|_| {
+        assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+        bench.wait(takes);
+        let is_heard = is_emitted(bench.response(&answer));
+        bench.wait(takes);
+        is_heard
+    });
+    assert_eq!(tries, Some(4));
+    assert_eq!(bench.near.stats().replays_expired, 4);
+    // Answered, it is waited for as long as at first.
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+    bench.wait(Bench::config().rtt * 3);
+    assert_eq!(bench.request(Opcode::ReadRequest, 100, 10), Verdict::Replay);
+}
+
 /// Nothing else waits for the target, and the far half asks it once: who comes again soon comes
 /// through.
 #[test]

@@ -325,6 +325,15 @@ fn a_next_life_far_away_ends_what_stands_still() {
         bench.wait(Duration::from_secs(1));
         assert_eq!(bench.doubts(Opcode::SendOnly, psn), is_next_life, "{psn}");
     }
+    // Another request than the one outstanding there is nobody's who waits for that.
+    for (opcode, psn, is_next_life) in
+        [(Opcode::FetchAdd, 103, true), (Opcode::SendOnly, 104, true), (Opcode::SendOnly, 99, false)]
+    {
+        let mut bench = interrupted();
+        assert!(!bench.doubts(opcode, psn));
+        bench.wait(Duration::from_secs(1));
+        assert_eq!(bench.doubts(opcode, psn), is_next_life, "{opcode:?} {psn}");
+    }
     // All that came of a message is answered.
     let before = 100_u32.wrapping_sub(1 << 20) & 0xff_ffff;
     let mut bench = Bench::new();
