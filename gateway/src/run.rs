@@ -465,6 +465,7 @@ fn resources(
     mut retained: RetainedFiles,
     heir: Option<&mut Heir>,
 ) -> Result<Vec<WorkerResources>, RunError> {
+    tokio::spawn(retained.lock());
     let threads = gateway.data_plane.threads;
     let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
     let mut threads: Vec<_> = Part::all(threads)

@@ -23,6 +23,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
+pub(crate) use self::layout::is_part;
 use self::layout::{Layout, SlotHead};
 use self::orphans::{Orphan, Orphans};
 use crate::hosts;
@@ -41,6 +42,8 @@ pub(crate) struct Run {
     /// All before this PSN the target has acknowledged, where this process heard it do so and the
     /// flow has been stranded since.
     pub(crate) acknowledged: Option<Psn>,
+    /// The earliest request that came to the flow, and whether it begins a message.
+    pub(crate) came: Option<(Psn, bool)>,
 }
 
 impl Run {
@@ -185,13 +188,19 @@ impl Retention {
         self.carried += 1;
     }
 
-    /// Retains a request as the last one of its flow. A flow that goes back overwrites what it had
-    /// from there on. Returns false if there is no room.
-    pub(crate) fn put(&mut self, run: &mut Run, addressing: &Addressing, packet: &Packet<'_>) -> bool {
-        let psn = packet.bth.psn;
+    /// The flow has taken this request as its next. Whatever was retained from there on is what its
+    /// requester went back before, or another incarnation's.
+    pub(crate) fn note_taken(&mut self, run: &mut Run, psn: Psn) {
         if run.tail.is_some_and(|tail| !psn.is_after(self.psn(tail))) {
             self.truncate(run, psn);
         }
+    }
+
+    /// Retains a request as the last one of its flow, which has [taken](Retention::note_taken) it.
+    /// Returns false if there is no room.
+    pub(crate) fn put(&mut self, run: &mut Run, addressing: &Addressing, packet: &Packet<'_>) -> bool {
+        let psn = packet.bth.psn;
+        self.note_taken(run, psn);
         let group = hosts::group(addressing.src);
         let has = self.by_group.get(usize::from(group)).copied().unwrap_or(u32::MAX);
         let may_have = SHARE.saturating_mul(self.layout.slots - self.used);
@@ -337,19 +346,19 @@ impl Retention {
         next
     }
 
-    /// Reads the requests from one PSN up to another, in order, as long as `take` says so. None of
-    /// them is trusted: what is not whole ends it.
+    /// Reads the requests of a flow from one PSN up to another, in order, as long as `take` says
+    /// so. None of them is trusted: what is not whole, or not the flow's, ends it.
     pub(crate) fn read_between(
         &mut self,
         run: &Run,
-        from: Psn,
-        to: Psn,
+        key: &FlowKey,
+        (from, to): (Psn, Psn),
         mut take: impl FnMut(&Packet<'_>) -> bool,
     ) -> bool {
         let mut next = self.find(run, from);
         while let Some(slot) = next.filter(|slot| self.psn(*slot).is_before(to)) {
             let mut room = std::mem::take(&mut self.room);
-            let is_whole = self.copy(slot, &mut room);
+            let is_whole = self.copy(slot, key, &mut room);
             let is_taken = is_whole && Packet::parse(&room).is_ok_and(|packet| take(&packet));
             self.room = room;
             if !is_taken {
@@ -360,9 +369,10 @@ impl Retention {
         true
     }
 
-    fn copy(&self, slot: u32, room: &mut Vec<u8>) -> bool {
+    fn copy(&self, slot: u32, key: &FlowKey, room: &mut Vec<u8>) -> bool {
         let Some(bytes) = self.layout.slot_in((*self.memory).as_ref(), slot) else { return false };
-        let body = SlotHead::read(bytes).and_then(|head| head.body(bytes));
+        let head = SlotHead::read(bytes).filter(|head| head.key == *key && head.psn == self.psn(slot));
+        let body = head.and_then(|head| head.body(bytes));
         room.clear();
         room.extend_from_slice(body.unwrap_or_default());
         body.is_some()
@@ -381,6 +391,12 @@ impl Retention {
     /// Hands over what an earlier process retained of this flow.
     pub(crate) fn adopt(&mut self, key: &FlowKey) -> Run {
         self.orphans.take(key).map(|orphan| orphan.run).unwrap_or_default()
+    }
+
+    /// Forgets what an earlier process retained of this flow.
+    pub(crate) fn forget(&mut self, key: &FlowKey) {
+        let mut run = self.adopt(key);
+        self.clear(&mut run);
     }
 
     /// When to call [`Retention::handle_timeout`].

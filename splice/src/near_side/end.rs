@@ -217,6 +217,9 @@ impl NearSide {
             ctx.stats.replaced += 1;
             self.close(slot, ctx);
         }
+        if let Some(retention) = ctx.retention {
+            retention.forget(key);
+        }
     }
 
     /// The flow's connection is being taken down. What is outstanding is still seen to its end.

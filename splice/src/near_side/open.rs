@@ -74,8 +74,8 @@ impl NearSide {
             near.set_terms(&terms, first_psn);
         }
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
-        self.adopt_run(slot, run, ctx);
-        self.begin_with_run(slot, packet.bth.psn, ctx);
+        self.adopt_run(slot, run, first_psn.is_some(), ctx);
+        self.begin_with_run(slot, packet, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
         }

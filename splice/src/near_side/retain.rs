@@ -11,21 +11,25 @@ use std::ops::ControlFlow;
 
 use config::Survive;
 use roce::pairing::FlowKey;
-use roce::wire::{Kind, Packet, Place, Psn};
+use roce::wire::{Packet, Psn};
 
 use super::{NearFlow, NearKey, NearSide};
 use crate::context::Context;
 use crate::record::{MAX_HEAD, Reason};
-use crate::retention::{Retention, Run};
+use crate::retention::{Retention, Run, is_part};
 
 impl NearFlow {
     /// A request was carried. If its requester may be acknowledged it before the message ends, it
     /// is retained, as its class wants it.
     pub(super) fn retain(&mut self, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
-        let opcode = packet.bth.opcode;
-        let is_part = matches!(opcode.place(), Place::First | Place::Middle)
-            && matches!(opcode.kind(), Kind::Send | Kind::Write);
-        if !is_part {
+        let (psn, opcode) = (packet.bth.psn, packet.bth.opcode);
+        if self.run.came.is_none_or(|(first, _)| psn.is_before(first)) {
+            self.run.came = Some((psn, opcode.starts_message()));
+        }
+        if let Some(retention) = ctx.retention.as_mut() {
+            retention.note_taken(&mut self.run, psn);
+        }
+        if !is_part(packet) {
             return;
         }
         let is_retained = match (ctx.classes.survival(class), ctx.retention.as_mut()) {
@@ -34,7 +38,7 @@ impl NearFlow {
             (Survive::Gateway, _) => false,
         };
         if !is_retained {
-            self.near.note_unretained(packet.bth.psn);
+            self.near.note_unretained(psn);
         }
     }
 
@@ -52,15 +56,20 @@ impl NearFlow {
     /// it is carried. `msn`: the messages that the target has completed, as it says.
     ///
     /// The target must be the one that those requests were for. A later incarnation has got nothing
-    /// yet, since whatever it gets passes here: it has completed no message, and expects the
-    /// beginning of one.
+    /// yet, since whatever it gets passes here, and what is retained from there on is forgotten
+    /// then: it has completed no message, and expects the beginning of one. What came must go on
+    /// with the message.
     pub(super) fn supply(&mut self, msn: u32, ctx: &mut Context<'_>) -> ControlFlow<()> {
         let Some((expected, first)) = self.near.missing() else { return ControlFlow::Continue(()) };
+        if self.run.came != Some((first, false)) {
+            return ControlFlow::Continue(());
+        }
         self.carry_retained(expected, first, |is_beginning| msn > 0 || !is_beginning, ctx)
     }
 
-    /// Carries what is retained from one PSN up to another, if that is all of it and there is room.
-    /// `may_begin` says if the first of them may be carried, which begins a message or does not.
+    /// Carries what is retained from one PSN up to another, if that is all of it, of one message,
+    /// and there is room. `may_begin` says if the first of them may be carried, which begins the
+    /// message or does not.
     fn carry_retained(
         &mut self,
         from: Psn,
@@ -75,12 +84,18 @@ impl NearFlow {
         let fits = |bytes: &usize| {
             *bytes <= ctx.settings.flow_buffer() && ctx.senders.has_room(class, bytes + MAX_HEAD)
         };
-        if retention.bytes_between(&run, from, to).filter(fits).is_some() {
-            let is_whole = retention.read_between(&run, from, to, |packet| {
+        let (key, between) = (self.key(), (from, to));
+        let mut message = None;
+        let is_one = retention.bytes_between(&run, from, to).filter(fits).is_some()
+            && retention.read_between(&run, &key, between, |packet| {
+                let opcode = packet.bth.opcode;
+                let kind = *message.get_or_insert(opcode.kind());
+                let begins = opcode.starts_message();
                 let is_first = packet.bth.psn == from;
-                if is_first && !may_begin(packet.bth.opcode.starts_message()) {
-                    return false;
-                }
+                kind == opcode.kind() && if is_first { may_begin(begins) } else { !begins }
+            });
+        if is_one {
+            let is_whole = retention.read_between(&run, &key, between, |packet| {
                 carried = self.carry_one(packet, ctx);
                 carried.is_continue() && self.near.expects(packet.bth.psn.next())
             });
@@ -110,19 +125,28 @@ impl NearFlow {
 
 impl NearSide {
     /// Takes what another flow of this key had retained, if this one takes its place; otherwise
-    /// what an earlier process did.
-    pub(super) fn adopt_run(&mut self, slot: NearKey, run: Run, ctx: &mut Context<'_>) {
+    /// what an earlier process did. `is_new`: connection management has just begun the connection,
+    /// so none of that is its.
+    pub(super) fn adopt_run(&mut self, slot: NearKey, mut run: Run, is_new: bool, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let Some(retention) = ctx.retention else { return };
-        flow.run = if run.is_empty() { retention.adopt(&flow.key()) } else { run };
+        if run.is_empty() {
+            run = retention.adopt(&flow.key());
+        }
+        if is_new {
+            retention.clear(&mut run);
+        }
+        flow.run = run;
     }
 
     /// A flow takes the place of a stranded one, whose target had acknowledged less than what
     /// comes. If the rest is retained, the flow begins with that. This process has seen all that
     /// either sent, so nobody has to be asked.
-    pub(super) fn begin_with_run(&mut self, slot: NearKey, psn: Psn, ctx: &mut Context<'_>) {
+    /// What comes goes on with the message, or it is another requester's.
+    pub(super) fn begin_with_run(&mut self, slot: NearKey, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        let from = flow.run.acknowledged.take().filter(|from| from.is_before(psn));
+        let (psn, begins) = (packet.bth.psn, packet.bth.opcode.starts_message());
+        let from = flow.run.acknowledged.take().filter(|from| from.is_before(psn) && !begins);
         let Some(from) = from else { return };
         let has_all = |retention: &Retention| retention.bytes_between(&flow.run, from, psn).is_some();
         if !ctx.retention.as_ref().is_some_and(has_all) {
@@ -145,7 +169,9 @@ impl NearSide {
         let is_stranded = self.is_stranded(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return Run::default() };
         let is_needed = is_stranded || flow.near.acknowledged().is_none();
-        if is_needed { std::mem::take(&mut flow.run) } else { Run::default() }
+        let mut run = if is_needed { std::mem::take(&mut flow.run) } else { Run::default() };
+        run.came = None;
+        run
     }
 
     /// A request that begins no message came, of which no flow is known. Returns true if it goes on

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
-use roce::wire::{Packet, Psn};
+use roce::wire::{Kind, Packet, Place, Psn, Transport};
 
 /// Says what the memory is; the last two digits are the layout's version.
 const MAGIC: [u8; 8] = *b"LHRETN01";
@@ -125,7 +125,7 @@ impl SlotHead {
         sum(slot, packet)
     }
 
-    /// Reads a slot, if what stands there is whole.
+    /// Reads a slot, if what stands there is whole, and a request that is ever retained.
     pub(super) fn read(slot: &[u8]) -> Option<Self> {
         let told = word(slot, 0).filter(|sum| *sum != 0)?;
         let len = u16::from_ne_bytes(*slot.get(LEN..)?.first_chunk()?);
@@ -134,13 +134,23 @@ impl SlotHead {
         let key = FlowKey { requester: requester?, target: target?, target_qpn: packet.bth.dest_qp };
         let src_port = u16::from_ne_bytes(*slot.get(PORT..)?.first_chunk()?);
         let psn = packet.bth.psn;
-        (sum(slot, &packet) == told).then_some(Self { key, psn, src_port, len })
+        let is_whole = is_part(&packet) && sum(slot, &packet) == told;
+        is_whole.then_some(Self { key, psn, src_port, len })
     }
 
     /// The request.
     pub(super) fn body<'a>(&self, slot: &'a [u8]) -> Option<&'a [u8]> {
         slot.get(SLOT_HEAD..)?.get(..usize::from(self.len))
     }
+}
+
+/// Returns whether a requester may be acknowledged this before its message ends: the beginning or
+/// middle of a SEND or WRITE.
+pub(crate) fn is_part(packet: &Packet<'_>) -> bool {
+    let opcode = packet.bth.opcode;
+    opcode.transport() == Transport::Rc
+        && matches!(opcode.place(), Place::First | Place::Middle)
+        && matches!(opcode.kind(), Kind::Send | Kind::Write)
 }
 
 /// Returns the sum over all that is written but the first word, and never 0. That of the payload is

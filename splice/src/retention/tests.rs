@@ -49,8 +49,12 @@ fn again(retention: Retention) -> Retention {
 }
 
 fn read(retention: &mut Retention, run: &Run, from: u32, to: u32) -> Vec<Vec<u8>> {
+    read_of(7, retention, run, from, to)
+}
+
+fn read_of(qpn: u32, retention: &mut Retention, run: &Run, from: u32, to: u32) -> Vec<Vec<u8>> {
     let mut read = Vec::new();
-    retention.read_between(run, Psn::new(from), Psn::new(to), |packet| {
+    retention.read_between(run, &key(qpn), (Psn::new(from), Psn::new(to)), |packet| {
         read.push(packet.bytes.to_vec());
         true
     });
@@ -95,6 +99,45 @@ fn a_flow_that_goes_back_overwrites_what_it_had() {
     assert_eq!(fills, [1, 1, 2]);
     assert!(put(&mut retention, &mut run, &middle(7, 0xff_fff0, 3)));
     assert_eq!(retention.used(), 1);
+}
+
+/// A queue pair that was reset sends other messages at the same PSNs, and a part of none may be
+/// among them.
+#[test]
+fn what_was_retained_from_the_next_request_on_is_forgotten() {
+    let mut retention = fresh(8);
+    let mut run = Run::default();
+    for psn in 0..6 {
+        assert!(put(&mut retention, &mut run, &middle(7, psn, 1)));
+    }
+    retention.note_taken(&mut run, Psn::new(6));
+    assert_eq!(retention.used(), 6);
+    retention.note_taken(&mut run, Psn::new(4));
+    assert_eq!((retention.used(), read(&mut retention, &run, 0, 9).len()), (4, 4));
+    retention.note_taken(&mut run, Psn::new(0));
+    assert_eq!((retention.used(), run.is_empty()), (0, true));
+}
+
+/// Whoever wrote the file knew its sum, which is no secret.
+#[test]
+fn nothing_but_parts_of_sends_and_writes_is_read() {
+    // SEND First, Middle, Last and Only, SEND Last with Immediate, UC's SEND First.
+    for (opcode, is_part) in [(0u8, true), (1, true), (2, false), (4, false), (3, false), (0x20, false)] {
+        let mut part = middle(7, 3, 1);
+        part[0] = opcode;
+        let mut retention = fresh(8);
+        assert!(put(&mut retention, &mut Run::default(), &part));
+        assert_eq!(again(retention).used(), u32::from(is_part), "{opcode:#x}");
+    }
+    let mut retention = fresh(8);
+    let mut run = Run::default();
+    assert!(put(&mut retention, &mut run, &middle(7, 0, 1)));
+    assert_eq!(read_of(8, &mut retention, &run, 0, 1).len(), 0, "another flow's");
+    retention.forget(&key(7));
+    assert_eq!(retention.used(), 1, "it belongs to a flow");
+    let mut retention = again(retention);
+    retention.forget(&key(7));
+    assert_eq!(retention.used(), 0);
 }
 
 #[test]
@@ -242,7 +285,7 @@ proptest! {
             ));
             for i in 0..2 {
                 let run = found.adopt(&key(i as u32));
-                let read = read(&mut found, &run, begins[i], ends[i]);
+                let read = read_of(i as u32, &mut found, &run, begins[i], ends[i]);
                 prop_assert_eq!(read.iter().map(|packet| packet[12]).collect::<Vec<_>>(), fills[i].clone());
             }
         }
