@@ -6,10 +6,11 @@ use miette::Severity;
 use toml::de::DeTable;
 
 use crate::gateway::{Gateway, SlowBlocks, folder, read_gateway, slow_blocks};
-use crate::policy::{Policy, read_policy};
+use crate::policy::{Policy, Survive, read_policy};
 use crate::problem::{Invalid, Problem, Source};
 use crate::read;
 use crate::report::{Content, Report};
+use crate::units::Duration;
 
 /// Reads a gateway or a policy file, whichever its content says it is, and reports everything wrong
 /// with it. A gateway file's policy file is checked along with it.
@@ -67,6 +68,7 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
             problems.push(warning.at(source, span.clone(), found));
         }
         problems.extend(short_buffers(source, &view));
+        problems.extend(void_survival(source, &view, index, policy));
     }
     Ok((Content::Gateway(Box::new(gateway), policy), problems))
 }
@@ -94,6 +96,27 @@ fn short_buffers(source: &Source, gateway: &Gateway) -> Option<Problem> {
     let found = format!("{buffer} at {rate} serve round-trip times up to {:.1} ms", rtt * 1e3);
     let help = "limits.total_buffer = 3 x peer.rate x round-trip time, at both gateways";
     let message = "`limits.total_buffer` is small for this rate";
+    Some(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help.to_owned())))
+}
+
+/// Classes that are to outlive a process, without the time that this takes. The file has the key,
+/// as its default is another.
+fn void_survival(source: &Source, gateway: &Gateway, index: usize, policy: &Policy) -> Option<Problem> {
+    let class = policy.written().find(|class| class.survive != Survive::Session)?;
+    if gateway.peer.resume_for != Duration::secs(0) {
+        return None;
+    }
+    let span = read::locate(source.inner(), &format!("peer.{index}.resume_for"))
+        .or_else(|| read::locate(source.inner(), "peer.resume_for"))
+        .unwrap_or(0..0);
+    let message = format!(
+        "class {}: `survive = \"{}\"` is void, as flows end with their session",
+        class.name,
+        class.survive.name()
+    );
+    let help =
+        "resume_for = \"2 min\" at both gateways; or survive = \"session\" in the policy, which says so";
+    let found = "nothing goes on after it";
     Some(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help.to_owned())))
 }
 
