@@ -7,7 +7,7 @@ mod outcome;
 
 use std::path::Path;
 
-use config::{Content, Gateway, LanMode, Policy, Report};
+use config::{Content, Gateway, LanMode, Policy, Report, Survive};
 use rustls_pki_types::UnixTime;
 use session::identity::{Date, Identity, IdentityError, IdentityFile};
 use session::schedule::Role;
@@ -38,7 +38,9 @@ pub fn check_to_start(path: &Path) -> Report {
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Warning);
         listener::check(&mut report, &gateway, UnixTime::now());
-        for finding in findings(&gateway, &policy, Machine::look(&gateway)).unwrap_or_default() {
+        // What outlives the process is opened next, and told of then.
+        let machine = Machine::look(&gateway).map(|machine| Machine { retention: None, ..machine });
+        for finding in findings(&gateway, &policy, machine).unwrap_or_default() {
             // Nothing guards before the start.
             if finding.key != "lan.remote" || finding.is_error {
                 add(&mut report, Severity::Warning, finding);
@@ -127,7 +129,18 @@ fn findings(
     machine: std::io::Result<Machine>,
 ) -> std::io::Result<Vec<Finding>> {
     let most_memory = crate::run::most_memory(gateway, policy);
-    Ok(judge(gateway, most_memory, &machine?))
+    let mut machine = machine?;
+    machine.retention = machine.retention.filter(|_| retains(gateway, policy));
+    Ok(judge(gateway, most_memory, &machine))
+}
+
+/// Returns true if a class towards any peer is to outlive the process by what is retained.
+fn retains(gateway: &Gateway, policy: &Policy) -> bool {
+    let wants = |policy: &Policy| policy.written().any(|class| class.survive == Survive::Process);
+    gateway.views().iter().any(|view| match view.policy == gateway.policy {
+        true => wants(policy),
+        false => view.load_policy().is_ok_and(|own| wants(&own)),
+    })
 }
 
 fn add(report: &mut Report, severity: Severity, finding: Finding) {
@@ -273,6 +286,33 @@ mod tests {
         fs::write(&key, "no key").unwrap();
         let report = check(&gateway_file(folder.path(), "a", "lo"));
         assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
+    }
+
+    /// It is a warning, at its key, and none where no class needs the memory.
+    #[test]
+    fn memory_that_outlives_the_process_is_told_of_where_a_class_needs_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = gateway_file(folder.path(), "a", "lo");
+        let text = fs::read_to_string(&path).unwrap();
+        let told = |section: &str| {
+            fs::write(&path, format!("{text}[policy]\nfile = \"policy.toml\"\n{section}")).unwrap();
+            let report = check_live(&path, &|_| Running::default());
+            let is_it = |problem: &&config::Problem| problem.message().starts_with("long messages end");
+            report.problems().iter().find(is_it).map(|it| (it.is_error(), it.position()))
+        };
+        let policy = |survive: &str| {
+            let class = format!("[[class]]\nname = \"default\"\nscheme = \"sr\"\nsurvive = \"{survive}\"\n");
+            fs::write(folder.path().join("policy.toml"), class).unwrap();
+        };
+        let missing = "[retention]\ndirectory = \"missing\"\n";
+        let full = "[retention]\nsize = \"1 TiB\"\ndirectory = \"/dev/shm\"\n";
+        policy("process");
+        assert_eq!(told(missing), Some((false, Some((19, 13)))));
+        assert_eq!(told(full), Some((false, Some((19, 8)))));
+        for other in ["session", "gateway"] {
+            policy(other);
+            assert_eq!(told(missing), None, "{other}");
+        }
     }
 
     /// A file that is named in another's place is blamed where it is named.

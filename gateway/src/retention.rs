@@ -4,6 +4,8 @@
 //! call per packet, no keeper that could die itself, and no agreement with systemd beyond
 //! `RuntimeDirectoryPreserve=restart`. It does not outlive the machine.
 
+mod looking;
+
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
@@ -13,43 +15,96 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, statfs};
+use config::ByteSize;
+use rustix::fs::{FallocateFlags, FlockOperation, StatFs, fallocate, flock, statfs};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::mapping::Mapping;
 
+pub(crate) use looking::look;
+
 /// File systems whose files are in memory (`linux/magic.h`). On others a write may wait for a disk.
 const TMPFS: i64 = 0x0102_1994;
 const RAMFS: i64 = 0x8584_58f6;
 
-/// Why nothing outlives the process.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum NoRetention {
+/// Why long messages end with the process.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoRetention {
+    /// No directory is named.
+    #[error("no directory is named for what outlives the process")]
+    Nowhere,
+    /// There is no such directory.
+    #[error("there is no {}", .0.display())]
+    Missing(PathBuf),
+    /// It is a file.
+    #[error("{} is no directory", .0.display())]
+    NoDirectory(PathBuf),
     /// The directory is on a disk.
-    #[error("{} is not on a file system in memory; choose one on tmpfs, such as /run/longhaul", .0.display())]
+    #[error("{} is not on a file system in memory", .0.display())]
     OnDisk(PathBuf),
     /// Somebody else's.
-    #[error("{} is in use by another gateway; choose another directory", .0.display())]
+    #[error("{} is in use by another gateway", .0.display())]
     InUse(PathBuf),
     /// Another user made it, or may open it, or it has another name as well.
-    #[error("{} is not a file that this user made, and that nobody else may open; remove it, or choose another directory", .0.display())]
+    #[error("{} is not a file that this user made, and that nobody else may open", .0.display())]
     NotOurs(PathBuf),
     /// The file system is full.
-    #[error("{} has no room for {} bytes: {}; raise the size of the file system, or lower retention.size", .0.display(), .1, .2)]
-    NoRoom(PathBuf, u64, io::Error),
+    #[error("{} has no room for {}", .0.display(), .1)]
+    NoRoom(PathBuf, ByteSize),
     /// Anything else.
-    #[error("{}: {}", .0.display(), .1)]
-    File(PathBuf, io::Error),
+    #[error("cannot use {}: {}", .0.display(), .1)]
+    File(PathBuf, String),
+}
+
+impl NoRetention {
+    /// Returns the key of the gateway file that it is about.
+    #[must_use]
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::NoRoom(..) => "retention.size",
+            _ => "retention.directory",
+        }
+    }
+
+    /// Returns what to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::Nowhere => {
+                "name one on tmpfs, such as /dev/shm/longhaul, or give the unit RuntimeDirectory=".into()
+            }
+            Self::Missing(directory) => {
+                format!("make it for the gateway's user: install -d -m 700 -o USER {}", directory.display())
+            }
+            Self::NoDirectory(_) => "name a directory on tmpfs".into(),
+            Self::OnDisk(_) => "choose one of which `stat -f -c %T DIR` says tmpfs".into(),
+            Self::InUse(_) => "stop that gateway, or choose another directory".into(),
+            Self::NotOurs(_) => "remove it, or choose a directory where nobody else makes files".into(),
+            Self::NoRoom(directory, _) => {
+                format!("a smaller retention.size, or a larger file system: `df {}`", directory.display())
+            }
+            Self::File(..) => "give the gateway's user a directory on tmpfs that it may make files in".into(),
+        }
+    }
 }
 
 /// The memory of one thread towards one peer.
 #[derive(Debug)]
 pub(crate) struct Retained {
     mapping: Mapping,
+    /// The name of the file, which has both sites' and the thread's.
+    name: String,
     /// Locked for as long as the mapping is in use, if the process before has ended.
     file: Arc<File>,
     is_locked: bool,
+}
+
+impl Retained {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 #[expect(unsafe_code, reason = "memory that is shared with a file")]
@@ -109,23 +164,36 @@ impl RetainedFiles {
 /// How often a process that took over tries to lock its files.
 const LOCK_AFTER: Duration = Duration::from_millis(100);
 
+/// The consequence of a file that is not there, in the log.
+const CONSEQUENCE: &str = "long messages end if this process is killed";
+
 fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Option<Retained> {
-    let Some(directory) = gateway.retention.directory.clone().or_else(runtime_directory) else {
-        if thread == 0 {
-            let remedy = "set retention.directory to one on tmpfs";
-            tracing::info!(peer = gateway.peer.name, remedy, "no flow outlives this process");
-        }
-        return None;
+    let peer = &gateway.peer.name;
+    let (name, size) = file_of(gateway, thread);
+    let opened = match directory_of(gateway) {
+        Some(directory) => open_file(&directory, &name, size, takes_over),
+        None => Err(NoRetention::Nowhere),
     };
+    opened
+        .inspect_err(|error| match error {
+            // Whoever wants none names none. Once for all threads is enough.
+            NoRetention::Nowhere if thread > 0 => {}
+            NoRetention::Nowhere => {
+                tracing::info!(peer, key = error.key(), %error, remedy = error.remedy(), "{CONSEQUENCE}");
+            }
+            _ => tracing::warn!(peer, key = error.key(), %error, remedy = error.remedy(), "{CONSEQUENCE}"),
+        })
+        .ok()
+}
+
+/// Returns the name and the bytes of a thread's file.
+fn file_of(gateway: &config::Gateway, thread: u8) -> (String, u64) {
     let size = gateway.retention_size().bytes() / u64::from(gateway.data_plane.threads.max(1));
-    let name = format!("retained-{}-{}-{thread}", gateway.site.name, gateway.peer.name);
-    match open_file(&directory, &name, size, takes_over) {
-        Ok(retained) => Some(retained),
-        Err(error) => {
-            tracing::warn!(peer = gateway.peer.name, %error, "no flow outlives this process");
-            None
-        }
-    }
+    (format!("retained-{}-{}-{thread}", gateway.site.name, gateway.peer.name), size)
+}
+
+fn directory_of(gateway: &config::Gateway) -> Option<PathBuf> {
+    gateway.retention.directory.clone().or_else(runtime_directory)
 }
 
 /// Returns the directory that systemd has made for a unit with `RuntimeDirectory=`.
@@ -134,54 +202,83 @@ pub fn runtime_directory() -> Option<PathBuf> {
     std::env::var_os("RUNTIME_DIRECTORY").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
+/// Returns the file system of a directory, if it is in memory.
+fn in_memory(directory: &Path) -> Result<StatFs, NoRetention> {
+    let wrong = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => NoRetention::Missing(directory.to_owned()),
+        _ => NoRetention::File(directory.to_owned(), error.to_string()),
+    };
+    if !std::fs::metadata(directory).map_err(wrong)?.is_dir() {
+        return Err(NoRetention::NoDirectory(directory.to_owned()));
+    }
+    let found = statfs(directory).map_err(|error| wrong(error.into()))?;
+    let is_in_memory = [TMPFS, RAMFS].contains(&found.f_type);
+    is_in_memory.then_some(found).ok_or_else(|| NoRetention::OnDisk(directory.to_owned()))
+}
+
 fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Result<Retained, NoRetention> {
     let path = directory.join(name);
-    let wrong = |error: io::Error| NoRetention::File(path.clone(), error);
-    let kind = statfs(directory).map_err(|error| wrong(error.into()))?.f_type;
-    if ![TMPFS, RAMFS].contains(&kind) {
-        return Err(NoRetention::OnDisk(directory.to_owned()));
-    }
+    let wrong = |error: io::Error| NoRetention::File(path.clone(), error.to_string());
+    let kind = in_memory(directory)?.f_type;
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC).bits();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.cast_signed());
     let file = options.open(&path).map_err(wrong)?;
     let found = file.metadata().map_err(wrong)?;
-    if !is_ours(&found) {
+    if !is_private(&found) || found.uid() != geteuid().as_raw() {
         return Err(NoRetention::NotOurs(path));
     }
     let is_locked = flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).is_ok();
     if !is_locked && !takes_over {
         return Err(NoRetention::InUse(path));
     }
-    let size = if takes_over && found.len() > 0 {
-        // The process before has all of it mapped.
-        if found.len() != size {
-            tracing::info!(file = %path.display(), "retention.size and data_plane.threads take effect at the next start");
-        }
-        found.len()
-    } else {
-        // Another size has another layout, so nothing in it is of use. Nobody else has it mapped.
-        if found.len() != size {
-            file.set_len(size).map_err(wrong)?;
-        }
-        size
-    };
+    let size = sized(&file, &path, found.len(), size, takes_over).map_err(wrong)?;
     // Without it a page that the file system has no room for would end the process. A ramfs has no
     // bound, and no reservation.
     if kind == TMPFS
         && let Err(error) = fallocate(file.as_fd(), FallocateFlags::empty(), 0, size)
     {
         let _ = std::fs::remove_file(&path);
-        return Err(NoRetention::NoRoom(directory.to_owned(), size, error.into()));
+        return Err(match error {
+            Errno::NOSPC => NoRetention::NoRoom(directory.to_owned(), ByteSize::from_bytes(size)),
+            _ => wrong(error.into()),
+        });
     }
     let mapping = Mapping::new(file.as_fd(), usize::try_from(size).unwrap_or(0)).map_err(wrong)?;
-    Ok(Retained { mapping, file: Arc::new(file), is_locked })
+    Ok(Retained { mapping, name: name.to_owned(), file: Arc::new(file), is_locked })
 }
 
-/// In a directory that others may write to, one of them may have made the file.
-fn is_ours(found: &Metadata) -> bool {
-    let is_private = found.uid() == geteuid().as_raw() && found.mode() & 0o077 == 0;
-    found.is_file() && found.nlink() == 1 && is_private
+/// Gives the file its size, and returns that. `found`: its size so far.
+fn sized(file: &File, path: &Path, found: u64, size: u64, takes_over: bool) -> io::Result<u64> {
+    let name = path.display();
+    match found {
+        _ if found == size => Ok(size),
+        // The process before has all of it mapped.
+        1.. if takes_over => {
+            tracing::info!(file = %name, "retention.size and data_plane.threads take effect at the next start");
+            Ok(found)
+        }
+        // Another size has another layout, so nothing in it is of use. Nobody else has it mapped.
+        _ => {
+            if found > 0 {
+                tracing::warn!(
+                    file = %name,
+                    was = %ByteSize::from_bytes(found),
+                    is = %ByteSize::from_bytes(size),
+                    why = "retention.size, limits.total_buffer or data_plane.threads was changed",
+                    "whatever the process before retained in this file is lost: the file has another size now"
+                );
+            }
+            file.set_len(size)?;
+            Ok(size)
+        }
+    }
+}
+
+/// Returns true if nobody but its owner may open the file, by any name. In a directory that others
+/// may write to, one of them may have made it.
+fn is_private(found: &Metadata) -> bool {
+    found.is_file() && found.nlink() == 1 && found.mode() & 0o077 == 0
 }
 
 /// Milliseconds since the machine started, suspended or not.
@@ -192,12 +289,12 @@ pub(crate) fn uptime() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
-    fn folder() -> tempfile::TempDir {
+    pub(super) fn folder() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm").unwrap()
     }
 

@@ -57,6 +57,11 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
     }
     sockets(&mut findings, machine);
     capabilities(&mut findings, gateway, machine);
+    if let Some(why) = &machine.retention {
+        // The gateway's log has the same. It starts, and flows outlive lost sessions.
+        let message = format!("long messages end if the gateway is killed: {why}");
+        findings.warn(why.key(), message, "", &why.remedy());
+    }
     if let LanMode::Packet { interface } = &gateway.lan.mode {
         if let Some(fault) = machine.lan {
             // The gateway is told of the same.

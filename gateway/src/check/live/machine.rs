@@ -18,6 +18,7 @@ use crate::lan::guard;
 use crate::lan::netlink::Netlink;
 use crate::lan::rdma;
 use crate::lan::usable::{self, Fault, address_of};
+use crate::retention::{self, NoRetention};
 
 /// A machine, as far as a gateway depends on it.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +48,8 @@ pub struct Machine {
     pub socket_buffers: [u64; 2],
     /// Capabilities that this process has.
     pub capabilities: CapabilitySet,
+    /// Why long messages would end with a process of the file, if they would.
+    pub retention: Option<NoRetention>,
     /// Seconds since 1970.
     pub time: u64,
     /// The link to each peer, as a gateway of the file that runs here now knows it.
@@ -120,6 +123,7 @@ impl Machine {
             memory: memory(),
             socket_buffers: ["rmem_max", "wmem_max"].map(|name| number(&format!("net/core/{name}"))),
             capabilities: capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty()),
+            retention: retention::look(gateway),
             time,
             running: Vec::new(),
         })

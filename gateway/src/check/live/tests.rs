@@ -9,6 +9,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::*;
 use crate::lan::netns::Site;
 use crate::lan::usable::{Family, look};
+use crate::retention::NoRetention;
 
 fn gateway(change: impl Fn(String) -> String) -> Gateway {
     let text = include_str!("../../../../docs/examples/gateway-a.toml");
@@ -36,6 +37,7 @@ fn machine() -> Machine {
         memory: Some(64 << 30),
         socket_buffers: [212_992; 2],
         capabilities: CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
+        retention: None,
         time: 1_800_000_000,
         running: vec![Running { answers: true, rtt: Some(Duration::from_millis(20)), reports: None }],
     }
@@ -77,7 +79,7 @@ fn ports_are_looked_for() {
 #[test]
 fn each_mistake_is_told() {
     type Change = fn(&mut Machine);
-    let changes: [(bool, &str, Change); 23] = [
+    let changes: [(bool, &str, Change); 24] = [
         (true, "clock", |m| m.time = 86_400),
         (true, "more than this machine has memory", |m| m.memory = Some(256 << 20)),
         (false, "may take more memory", |m| m.memory = Some(1 << 30)),
@@ -100,6 +102,7 @@ fn each_mistake_is_told() {
         (false, "fewer reports", |m| m.running[0].reports = Some(16e3)),
         (false, "g0 has no IPv4 address", |m| m.lan = Some(Fault::NoAddress(Family::V4))),
         (false, "no way to the peer at 10.9.0.2", |m| m.cut_off = vec!["10.9.0.2:14791".parse().unwrap()]),
+        (false, "is killed: there is no /x", |m| m.retention = Some(NoRetention::Missing("/x".into()))),
         (false, "has no route", |m| m.unreachable = vec!["10.0.1.0/24".parse().unwrap()]),
     ];
     for (is_error, message, change) in changes {
@@ -160,6 +163,8 @@ fn a_name_space_is_seen_as_it_is() {
     assert_eq!(seen.guarded, file.lan.remote);
     assert_eq!(seen.unreachable, file.lan.remote);
     assert!(seen.capabilities.contains(CapabilitySet::NET_ADMIN) && seen.memory > Some(1 << 20));
+    // What outlives the process is the machine's, and no name space's.
+    let seen = Machine { retention: None, ..seen };
     let keys: Vec<_> = judge(&file, 0, &seen).into_iter().map(|finding| finding.message).collect();
     assert_eq!(keys.len(), 2, "{keys:?}");
 }

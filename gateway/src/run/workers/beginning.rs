@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use splice::retention::Retention;
 use splice::{Gateway, SessionEnd, Settings};
+use tracing::info;
 
 use super::super::RunError;
 use super::{Thread, Threads};
@@ -86,7 +87,13 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
     let until = now + settings.idle_flow.max(settings.linger);
     let longest = settings.lan_mtu.min(MAX_PACKET);
     let is_recent = |then| Duration::from_millis(uptime().saturating_sub(then)) <= settings.linger;
-    core.retain(Retention::new(Box::new(retained), longest, until, is_recent));
+    let file = retained.name().to_owned();
+    let retention = Retention::new(Box::new(retained), longest, until, is_recent);
+    if retention.used() > 0 {
+        let requests = retention.used();
+        info!(file, requests, "requests that the process before retained go on where targets lack them");
+    }
+    core.retain(retention);
 }
 
 /// Another socket's packets are the other process's still.
