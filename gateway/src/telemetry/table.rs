@@ -375,7 +375,7 @@ metrics! {
         vendor_options_cleared: Counter Packets "longhaul_cm_vendor_options_cleared_total" "CM messages whose vendor options (ECE) were cleared"
         requests_replayed: Counter Packets "longhaul_requests_replayed_total" "Requests carried again because the requester sent them again"
         retention_packets: Gauge Packets "longhaul_retention_packets" "Requests that are retained beyond the process: acknowledged inside a message, and not by their target"
-        retention_room_packets: Gauge Packets "longhaul_retention_room_packets" "Requests that there is room for to be retained; 0: nothing outlives the process"
+        retention_room_packets: Gauge Packets "longhaul_retention_room_packets" "Requests that there is room for to be retained; 0: long messages end if the process is killed"
         retention_unretained: Counter Packets "longhaul_retention_unretained_total" "Requests that were not retained for want of room, so that their requesters waited for the target"
         retention_carried: Counter Count "longhaul_retention_carried_total" "Times that a target lacked what was retained, and was sent it"
         wan_sent_packets: Counter Packets "longhaul_wan_sent_packets_total" "Bulk datagrams sent to the peer"
