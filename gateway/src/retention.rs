@@ -15,7 +15,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::ByteSize;
+use reliability::human::{self, size};
 use rustix::fs::{FallocateFlags, FlockOperation, StatFs, fallocate, flock, statfs};
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -51,8 +51,15 @@ pub enum NoRetention {
     #[error("{} is not a file that this user made, and that nobody else may open", .0.display())]
     NotOurs(PathBuf),
     /// The file system is full.
-    #[error("{} has no room for {}", .0.display(), .1)]
-    NoRoom(PathBuf, ByteSize),
+    #[error("{} has no room for {}: {} are free", .directory.display(), size(*.needed), size(*.free))]
+    NoRoom {
+        /// The directory on it.
+        directory: PathBuf,
+        /// Bytes that are needed.
+        needed: u64,
+        /// Bytes that there are.
+        free: u64,
+    },
     /// Anything else.
     #[error("cannot use {}: {}", .0.display(), .1)]
     File(PathBuf, String),
@@ -63,7 +70,7 @@ impl NoRetention {
     #[must_use]
     pub fn key(&self) -> &'static str {
         match self {
-            Self::NoRoom(..) => "retention.size",
+            Self::NoRoom { .. } => "retention.size",
             _ => "retention.directory",
         }
     }
@@ -82,7 +89,7 @@ impl NoRetention {
             Self::OnDisk(_) => "choose one of which `stat -f -c %T DIR` says tmpfs".into(),
             Self::InUse(_) => "stop that gateway, or choose another directory".into(),
             Self::NotOurs(_) => "remove it, or choose a directory where nobody else makes files".into(),
-            Self::NoRoom(directory, _) => {
+            Self::NoRoom { directory, .. } => {
                 format!("a smaller retention.size, or a larger file system: `df {}`", directory.display())
             }
             Self::File(..) => "give the gateway's user a directory on tmpfs that it may make files in".into(),
@@ -216,10 +223,16 @@ fn in_memory(directory: &Path) -> Result<StatFs, NoRetention> {
     is_in_memory.then_some(found).ok_or_else(|| NoRetention::OnDisk(directory.to_owned()))
 }
 
+/// Returns the bytes that are free on a file system. `None`: it has no bound, and counts none.
+fn free_on(system: &StatFs) -> Option<u64> {
+    let free = system.f_bavail.saturating_mul(u64::try_from(system.f_bsize).unwrap_or(0));
+    (system.f_blocks > 0).then_some(free)
+}
+
 fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Result<Retained, NoRetention> {
     let path = directory.join(name);
     let wrong = |error: io::Error| NoRetention::File(path.clone(), error.to_string());
-    let kind = in_memory(directory)?.f_type;
+    let system = in_memory(directory)?;
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC).bits();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags.cast_signed());
@@ -235,12 +248,13 @@ fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Resul
     let size = sized(&file, &path, found.len(), size, takes_over).map_err(wrong)?;
     // Without it a page that the file system has no room for would end the process. A ramfs has no
     // bound, and no reservation.
-    if kind == TMPFS
+    if system.f_type == TMPFS
         && let Err(error) = fallocate(file.as_fd(), FallocateFlags::empty(), 0, size)
     {
         let _ = std::fs::remove_file(&path);
+        let free = free_on(&system).unwrap_or(0);
         return Err(match error {
-            Errno::NOSPC => NoRetention::NoRoom(directory.to_owned(), ByteSize::from_bytes(size)),
+            Errno::NOSPC => NoRetention::NoRoom { directory: directory.to_owned(), needed: size, free },
             _ => wrong(error.into()),
         });
     }
@@ -263,8 +277,8 @@ fn sized(file: &File, path: &Path, found: u64, size: u64, takes_over: bool) -> i
             if found > 0 {
                 tracing::warn!(
                     file = %name,
-                    was = %ByteSize::from_bytes(found),
-                    is = %ByteSize::from_bytes(size),
+                    was = human::size(found),
+                    is = human::size(size),
                     why = "retention.size, limits.total_buffer or data_plane.threads was changed",
                     "whatever the process before retained in this file is lost: the file has another size now"
                 );
@@ -366,6 +380,6 @@ pub(crate) mod tests {
         assert_eq!(std::fs::read_dir(on_disk.path()).unwrap().count(), 0, "nothing is left there");
         let folder = folder();
         let refused = open_file(folder.path(), "x", 1 << 60, false);
-        assert!(matches!(refused, Err(NoRetention::NoRoom(..) | NoRetention::File(..))));
+        assert!(matches!(refused, Err(NoRetention::NoRoom { .. } | NoRetention::File(..))));
     }
 }

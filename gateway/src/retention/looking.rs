@@ -4,11 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use config::ByteSize;
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 
-use super::{NoRetention, directory_of, file_of, in_memory, is_private};
+use super::{NoRetention, directory_of, file_of, free_on, in_memory, is_private};
 
 /// Folders of systemd's units, in the order in which it looks.
 const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
@@ -71,12 +70,12 @@ fn has_room(system: &Path, directory: &Path, files: &[(String, u64)]) -> Result<
     let blocks =
         |(name, _): &(String, u64)| fs::symlink_metadata(directory.join(name)).map_or(0, |it| it.blocks());
     let held = files.iter().map(blocks).sum::<u64>() * BLOCK;
-    let free = found.f_bavail.saturating_mul(u64::try_from(found.f_bsize).unwrap_or(0));
-    // A file system without a bound counts no blocks.
-    if found.f_blocks == 0 || needed <= free.saturating_add(held) {
-        return Ok(());
+    match free_on(&found).map(|free| free.saturating_add(held)) {
+        Some(free) if free < needed => {
+            Err(NoRetention::NoRoom { directory: directory.to_owned(), needed, free })
+        }
+        _ => Ok(()),
     }
-    Err(NoRetention::NoRoom(directory.to_owned(), ByteSize::from_bytes(needed)))
 }
 
 #[cfg(test)]
@@ -97,9 +96,9 @@ mod tests {
         let folder = folder();
         let path = folder.path().to_str().unwrap();
         assert_eq!(look_in(path, "1 MiB"), None);
-        let full = look_in(path, "1 TiB");
-        assert_eq!(full, Some(NoRetention::NoRoom(path.into(), ByteSize::from_bytes(1 << 40))));
-        assert_eq!(full.map(|full| full.key()), Some("retention.size"));
+        let full = look_in(path, "1 TiB").unwrap();
+        assert!(full.to_string().starts_with(&format!("{path} has no room for 1 TiB: ")), "{full}");
+        assert_eq!(full.key(), "retention.size");
         let missing = format!("{path}/x");
         assert_eq!(look_in(&missing, "1 MiB"), Some(NoRetention::Missing(missing.clone().into())));
         assert_eq!(fs::read_dir(path).unwrap().count(), 0);
