@@ -7,6 +7,7 @@ mod config;
 mod dcqcn;
 mod ending;
 mod peers;
+mod question;
 mod read;
 mod relay;
 mod replay;
@@ -25,6 +26,7 @@ use self::came::Came;
 pub use self::config::{FarConfig, FarCounters, FarStats};
 use self::dcqcn::ReactionPoint;
 use self::peers::{Agreed, Peers};
+use self::question::Question;
 use self::read::Progress;
 use self::relay::Relay;
 use self::replay::Replays;
@@ -208,6 +210,8 @@ pub struct Far<B> {
     /// reason to ask.
     recovering: bool,
     excuse: Excuse,
+    #[serde(skip)]
+    question: Question,
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
     reaction: Option<Box<ReactionPoint>>,
@@ -244,6 +248,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             room: usize::MAX,
             recovering: false,
             excuse: Excuse::default(),
+            question: Question::None,
             since_ack_req: 0,
             reaction: None,
             last_activity: now,
@@ -364,7 +369,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.window = Window::at(psn);
         self.silence.end();
         self.excuse.set_awaits_earlier(false);
-        self.rnr = None;
+        (self.question, self.rnr) = (Question::None, None);
     }
 
     /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`]
@@ -393,7 +398,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.is_not_ready(now) {
             return None;
         }
-        let len = self.transmit_next(now, out)?;
+        let asked = self.transmit_question(out);
+        let len = asked.or_else(|| self.transmit_next(now, out))?;
         self.account_bytes(len, now);
         Some(len)
     }
@@ -536,6 +542,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.window.in_flight() > 0 && now >= self.silence.from() + self.patience() {
             self.stats.timeouts.one();
             self.silence.count(now);
+            self.note_unanswered();
             self.rtt.back_off();
             self.go_back(now);
         }
