@@ -178,7 +178,7 @@ impl Scenario {
         scenario
     }
 
-    /// Leaves out what fails without a crash, and has every connection's first message fit a packet.
+    /// Leaves out what fails without a crash, and has each connection's first message fit a packet.
     fn fit_first_messages(&mut self) {
         self.lan = LinkSpec { delay: self.lan.delay, rate: self.lan.rate, ..LinkSpec::default() };
         for connection in &mut self.connections {
