@@ -105,7 +105,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         // The last count may include a message that is not acknowledged yet, but none beyond what
         // the target was not ready for.
         let goes_on = self.said.counted_since(aeth.msn) >= if self.rnr.is_some() { completed } else { 0 };
-        !goes_on && !(self.said.is_rested() && begun_anew)
+        !(goes_on || self.said.is_rested() && begun_anew)
     }
 
     /// Returns whether this PSN is about what was sent and not acknowledged before, or the last of
