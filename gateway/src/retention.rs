@@ -338,6 +338,15 @@ pub(crate) mod tests {
         assert_eq!(after.as_ref().len(), 1 << 16);
     }
 
+    #[test]
+    fn a_start_with_another_size_has_that_size() {
+        let folder = folder();
+        for size in [1 << 16, 1 << 15, 1 << 17] {
+            let opened = open_file(folder.path(), "x", size, false).unwrap();
+            assert_eq!((opened.as_ref().len() as u64, opened.name()), (size, "x"));
+        }
+    }
+
     #[tokio::test]
     async fn a_process_that_took_over_locks_the_file_when_the_one_before_has_ended() {
         let folder = folder();
