@@ -149,7 +149,8 @@ impl Scenario {
 
     /// The scenario of a seed, with gateways that die and come back with what they retained, in
     /// room for all or for little, or with classes that need none of it. In three of four nothing
-    /// else goes wrong, and LANs lose nothing.
+    /// else goes wrong: LANs lose nothing, and receives are there. A NIC that was not ready, or
+    /// whose only NAK of a gap was lost, says nothing more of what it expects.
     #[must_use]
     pub fn draw_with_retention(seed: u64) -> Self {
         let mut scenario = Self::draw_with_crashes(seed);
@@ -178,11 +179,14 @@ impl Scenario {
         scenario
     }
 
-    /// Leaves out what fails without a crash, and has each connection's first message fit a packet.
+    /// Leaves out what fails without a crash, has every connection's first message fit a packet,
+    /// and every target say what it expects.
     fn fit_first_messages(&mut self) {
         self.lan = LinkSpec { delay: self.lan.delay, rate: self.lan.rate, ..LinkSpec::default() };
         for connection in &mut self.connections {
             connection.fit(|index| index == 0);
+            let works = connection.lives.iter_mut().flat_map(|life| &mut life.work);
+            works.for_each(|work| (work.receives_after, work.receives_every) = Default::default());
         }
     }
 

@@ -7,7 +7,6 @@ mod config;
 mod dcqcn;
 mod ending;
 mod peers;
-mod question;
 mod read;
 mod relay;
 mod replay;
@@ -26,7 +25,6 @@ use self::came::Came;
 pub use self::config::{FarConfig, FarCounters, FarStats};
 use self::dcqcn::ReactionPoint;
 use self::peers::{Agreed, Peers};
-use self::question::Question;
 use self::read::Progress;
 use self::relay::Relay;
 use self::replay::Replays;
@@ -210,8 +208,6 @@ pub struct Far<B> {
     /// reason to ask.
     recovering: bool,
     excuse: Excuse,
-    #[serde(skip)]
-    question: Question,
     since_ack_req: u32,
     /// From a congestion notification until the flow has recovered from it.
     reaction: Option<Box<ReactionPoint>>,
@@ -248,7 +244,6 @@ impl<B: AsRef<[u8]>> Far<B> {
             room: usize::MAX,
             recovering: false,
             excuse: Excuse::default(),
-            question: Question::None,
             since_ack_req: 0,
             reaction: None,
             last_activity: now,
@@ -369,7 +364,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.window = Window::at(psn);
         self.silence.end();
         self.excuse.set_awaits_earlier(false);
-        (self.question, self.rnr) = (Question::None, None);
+        self.rnr = None;
     }
 
     /// Writes the next packet for the target to the front of `out`, which must hold [`MAX_PACKET`]
@@ -398,8 +393,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.is_not_ready(now) {
             return None;
         }
-        let asked = self.transmit_question(out);
-        let len = asked.or_else(|| self.transmit_next(now, out))?;
+        let len = self.transmit_next(now, out)?;
         self.account_bytes(len, now);
         Some(len)
     }
@@ -542,7 +536,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.window.in_flight() > 0 && now >= self.silence.from() + self.patience() {
             self.stats.timeouts.one();
             self.silence.count(now);
-            self.note_unanswered();
             self.rtt.back_off();
             self.go_back(now);
         }

@@ -194,8 +194,12 @@ impl Abort {
         if self.at.is_some() || self.tries >= Abort::TRIES {
             return None;
         }
+        let opcode = if self.use_write { Opcode::WriteMiddle } else { Opcode::SendMiddle };
         let psn = self.next();
-        let len = poison(self.style, self.to, psn, self.use_write, out)?;
+        let mut bth = self.style.bth(opcode, self.to, psn);
+        bth.ack_req = true;
+        let repr = Repr { bth, ext: Ext::None, payload: &[] };
+        let len = repr.emit(out).ok()?;
         self.sent = Some(psn);
         // The steps of a search are bounded by themselves.
         let backoff = if self.is_sought() { 1 } else { (self.tries / 2).min(5) };
@@ -335,14 +339,6 @@ impl Abort {
         self.at = None;
         Outcome::Going
     }
-}
-
-/// Writes the middle of a message, without payload, to this queue pair, and returns its length.
-pub(super) fn poison(style: Style, to: Qpn, psn: Psn, use_write: bool, out: &mut [u8]) -> Option<usize> {
-    let opcode = if use_write { Opcode::WriteMiddle } else { Opcode::SendMiddle };
-    let mut bth = style.bth(opcode, to, psn);
-    bth.ack_req = true;
-    Repr { bth, ext: Ext::None, payload: &[] }.emit(out).ok()
 }
 
 /// The PSN so far ahead, or behind if that is negative.

@@ -37,9 +37,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         if self.is_not_ready(now) {
             return None;
         }
-        if let Some(span) = self.next_question() {
-            return Some(span);
-        }
         let entry = self.window.unsent(0).filter(|_| self.may_send(0))?;
         Some(self.span(entry.kind, &entry.read))
     }
@@ -72,7 +69,6 @@ impl<B: AsRef<[u8]>> Far<B> {
     pub fn take_back(&mut self, now: Instant) {
         if self.is_open() && self.window.in_flight() > 0 {
             self.silence.count(now);
-            self.note_unanswered();
             self.rtt.spoil();
             self.go_back(now);
             self.judge_silence();
@@ -231,8 +227,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         let kinds: &[Kind] = match word {
             Word::Ack | Word::SequenceNak | Word::NotReady | Word::Refusal => {
                 let waits = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
-                let says_again =
-                    word == Word::Ack && (self.beyond() == Some(psn.next()) || self.asks_for(psn));
+                let says_again = word == Word::Ack && self.beyond() == Some(psn.next());
                 return waits || says_again || self.replays.awaits(psn, word);
             }
             Word::Read => &[Kind::Read, Kind::Flush, Kind::AtomicWrite],

@@ -68,9 +68,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         if aeth.syndrome.is_ack() && self.replays.acknowledged(packet.bth.psn) {
             return self.handle_ack_again(packet, aeth, now);
         }
-        if let Some(passed) = self.handle_answer_to_question(packet, aeth) {
-            return Verdict::Relay(passed);
-        }
         match aeth.syndrome {
             Syndrome::Ack { .. } if more && self.is_where_it_stands(packet.bth.psn) => {
                 self.owe(aeth, now);
@@ -396,7 +393,7 @@ fn positive(aeth: Aeth) -> Aeth {
     Aeth { syndrome, ..aeth }
 }
 
-pub(super) fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> RewrittenPacket {
+fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> RewrittenPacket {
     if psn == packet.bth.psn && packet.ext == Ext::Aeth(aeth) {
         return RewrittenPacket::unchanged(packet);
     }

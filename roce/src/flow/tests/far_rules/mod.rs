@@ -4,7 +4,6 @@ mod aborts;
 mod asking;
 mod bounds;
 mod lives;
-mod question;
 mod reads;
 mod replays;
 mod sending;
@@ -15,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use super::{R, Rng, T, acknowledge, aeth, atomic_response, epoch, parse, read_response, request};
 use crate::flow::far::{Failure, Far, FarConfig, MAX_PACKET, Refused, Verdict, Why};
-use crate::pairing::Word;
 use crate::wire::{Bth, Opcode, PathMtu, Psn, Qpn};
 
 pub(super) struct Bench {
