@@ -84,7 +84,7 @@ impl Pair {
             newest = Some(bth.psn);
         }
         if let Some(psn) = newest {
-            self.sites.acknowledge(Qpn::new(0x11), psn, 0);
+            self.sites.acknowledge(Qpn::new(0x11), psn, psn.next().get());
         }
     }
 }

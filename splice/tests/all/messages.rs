@@ -165,10 +165,10 @@ impl Duo {
         self.message([Opcode::SendFirst, Opcode::SendMiddle, Opcode::SendLast, Opcode::SendOnly], None, len);
     }
 
-    /// The target acknowledges.
+    /// The target acknowledges, and has counted one message for each packet.
     fn acknowledge(&mut self, psn: u32) {
         let bth = Bth::new(Opcode::Acknowledge, self.qpns[0], Psn::new(psn));
-        self.lan(1, &emit(bth, Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: 1 }), &[]));
+        self.lan(1, &emit(bth, Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: psn }), &[]));
     }
 
     /// The target answers a READ.

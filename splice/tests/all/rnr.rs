@@ -29,7 +29,8 @@ fn send(sites: &mut Sites, psn: Psn) {
 fn answer(sites: &mut Sites, psn: Psn, syndrome: Syndrome) {
     let mut bytes = [0; 16];
     let bth = Bth::new(Opcode::Acknowledge, REQUESTER, psn);
-    Repr { bth, ext: Ext::Aeth(Aeth { syndrome, msn: 1 }), payload: &[] }.emit(&mut bytes).unwrap();
+    let msn = psn.get() + u32::from(syndrome.is_ack());
+    Repr { bth, ext: Ext::Aeth(Aeth { syndrome, msn }), payload: &[] }.emit(&mut bytes).unwrap();
     let datagram = Datagram { addressing: sites.addressing[1], transport: &bytes };
     sites.gateways[1].handle_lan(&datagram, sites.now);
 }
