@@ -251,7 +251,10 @@ fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Resul
     if system.f_type == TMPFS
         && let Err(error) = fallocate(file.as_fd(), FallocateFlags::empty(), 0, size)
     {
-        let _ = std::fs::remove_file(&path);
+        if found.len() == 0 {
+            // It was made for nothing.
+            let _ = std::fs::remove_file(&path);
+        }
         let free = free_on(&system).unwrap_or(0);
         return Err(match error {
             Errno::NOSPC => NoRetention::NoRoom { directory: directory.to_owned(), needed: size, free },
