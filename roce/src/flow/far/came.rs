@@ -109,16 +109,22 @@ impl Came {
     /// `forgotten`: the PSNs, the first and the last, that the target may expect within messages of
     /// this one. `sent`: all before was sent.
     pub(super) fn anew(&self, forgotten: Option<(Psn, Psn)>, sent: Option<Psn>) -> Came {
-        let earlier = self.rare.as_ref().and_then(|rare| rare.sent);
-        let sent = sent.map(|sent| self.furthest(sent)).or(earlier);
-        let rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten), sent };
-        Came { mtu: self.mtu, rare: rare.boxed(), ..Came::new(None) }
+        let sent = sent.map(|sent| self.furthest(sent)).or(self.sent());
+        Came { mtu: self.mtu, rare: self.kept(forgotten, sent), ..Came::new(None) }
+    }
+
+    /// Returns the knowledge that goes on where the requests begin anew.
+    fn kept(&self, forgotten: Option<(Psn, Psn)>, sent: Option<Psn>) -> Option<Box<Rare>> {
+        Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten), sent }.boxed()
+    }
+
+    fn sent(&self) -> Option<Psn> {
+        self.rare.as_ref()?.sent
     }
 
     /// Returns the later of this PSN and the one before which all was sent earlier.
     pub(super) fn furthest(&self, sent: Psn) -> Psn {
-        let earlier = self.rare.as_ref().and_then(|rare| rare.sent);
-        earlier.filter(|earlier| earlier.is_after(sent)).unwrap_or(sent)
+        self.sent().filter(|earlier| earlier.is_after(sent)).unwrap_or(sent)
     }
 
     /// The flow goes back. All before this PSN was sent.
@@ -146,8 +152,7 @@ impl Came {
 
     /// The requests begin at this PSN; `forgotten` as above.
     pub(super) fn begin_at(&mut self, psn: Psn, forgotten: Option<(Psn, Psn)>) {
-        let sent = self.rare.as_ref().and_then(|rare| rare.sent);
-        self.rare = Rare { odd_cut: self.odd_cut(), amid: self.amid_with(forgotten), sent }.boxed();
+        self.rare = self.kept(forgotten, self.sent());
         self.is_inside = false;
         (self.first, self.horizon) = (psn, Horizon::at(psn));
     }

@@ -38,8 +38,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             return;
         }
         self.last_activity = now;
-        let (una, high) = (self.window.una(), self.came.furthest(self.window.high()));
-        let high = self.said.beyond().filter(|to| to.is_after(high)).unwrap_or(high);
+        let had = self.beyond().unwrap_or(self.window.high());
+        let (una, high) = (self.window.una(), self.came.furthest(had));
         self.end(Failure::Aborted);
         if let Some(target) = self.peers.target() {
             self.stats.aborts.one();

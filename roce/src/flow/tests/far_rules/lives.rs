@@ -97,7 +97,7 @@ fn a_count_wraps_after_a_rest() {
     }
 }
 
-/// Or somebody sends it in the target's name.
+/// Somebody may send it in the target's name.
 #[test]
 fn a_count_without_progress_proves_nothing() {
     for odd in
