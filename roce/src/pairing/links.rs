@@ -195,12 +195,12 @@ impl Links {
         self.is_held(&flow).then_some(flow)
     }
 
-    /// Returns true if a response is for a queue pair whose flow is gone, and may be that one's
-    /// answer.
-    pub(super) fn is_late(&self, response: &Response, now: Instant) -> bool {
-        let late =
-            self.late.get(&opposite(response.hosts, response.requester_qpn)).filter(|late| now < late.until);
-        late.is_some_and(|late| windows::may_answer(&late.asked, response.psn))
+    /// Returns until when a response to this queue pair may be the answer to a flow of it that is
+    /// gone.
+    pub(super) fn is_late_until(&self, response: &Response, now: Instant) -> Option<Instant> {
+        let late = self.late.get(&opposite(response.hosts, response.requester_qpn))?;
+        let is_late = now < late.until && windows::may_answer(&late.asked, response.psn);
+        is_late.then_some(late.until)
     }
 
     /// A flow is gone whose partner may be answered about these PSNs until then.

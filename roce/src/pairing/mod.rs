@@ -263,7 +263,9 @@ impl Default for Config {
 /// turn a question is repeated ([`Event::Repeat`]) where the host's answers have come faster of
 /// late. So a lost packet costs no turn. A flow whose turn was in vain rests, for longer each time
 /// (up to 1 s), and goes behind those that have had fewer in vain; every 17th turn is one of
-/// theirs. So a dead target's neighbours wait for a few turns, however many are dead.
+/// theirs. So a dead target's neighbours wait for a few turns, however many are dead. A turn is not
+/// in vain if its question was answered to a requester whose earlier flow may still be answered so:
+/// the flow asks again once that is over.
 ///
 /// Partners change without a word, too. What was known of an earlier flow, or of the other
 /// direction, or in an earlier session, is no evidence for a flow opened now: it asks. A paired
@@ -461,10 +463,12 @@ impl Pairings {
                 Candidacy::None => {}
             }
         }
-        if self.links.is_late(response, now) {
+        let late_until = self.links.is_late_until(response, now);
+        let Asker::Flow(flow, fit) = asker else { return Match::Unknown };
+        if let Some(until) = late_until {
+            self.turns.veil(&flow, until);
             return Match::Unknown;
         }
-        let Asker::Flow(flow, fit) = asker else { return Match::Unknown };
         // A flow whose target has another partner by now may have been answered just as well.
         if flows.do_others_await(hosts, [Some(flow), tied], patience) {
             return Match::Ambiguous;

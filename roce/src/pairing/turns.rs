@@ -339,6 +339,31 @@ impl Turns {
         Weight::AskAgain
     }
 
+    /// The flow's question is answered, but an earlier flow's partner may be answered so until then.
+    /// It asks again after that, and not behind those whose targets are silent.
+    pub(super) fn veil(&mut self, flow: &FlowKey, late_until: Instant) {
+        let hosts = flow.hosts();
+        let Some(wait) = self.waits.get_mut(flow) else { return };
+        if let Stage::Resting(at) = wait.stage
+            && at > late_until
+        {
+            self.rests.remove(&(at, *flow));
+            self.rests.insert((late_until, *flow));
+            wait.stage = Stage::Resting(late_until);
+        }
+        let Some(at) = wait.window else { return };
+        let question = self.pairs.get_mut(&hosts).and_then(|pair| pair.windows.get_mut(at));
+        let Some(question) = question.filter(|question| question.has_asked()) else { return };
+        let (State::Open(until) | State::Ending(until), Some((_, last))) = (question.state, question.sent)
+        else {
+            return;
+        };
+        let later = late_until.max(last + question.patience);
+        question.state = State::Veiled(later);
+        self.ends.remove(&(until, hosts, at));
+        self.ends.insert((later, hosts, at));
+    }
+
     /// The flow is answered, by its own question's answer (`heard`) or as connection management
     /// told: it waits no longer. True if it did.
     pub(super) fn settle(
@@ -402,7 +427,9 @@ impl Turns {
 
     fn close(&mut self, hosts: Hosts, at: u32) -> Option<Question> {
         let question = self.pairs.get_mut(&hosts)?.windows.remove(at)?;
-        if let State::Open(until) | State::Ending(until) | State::Ghost(until) = question.state {
+        if let State::Open(until) | State::Ending(until) | State::Ghost(until) | State::Veiled(until) =
+            question.state
+        {
             self.ends.remove(&(until, hosts, at));
         }
         Some(question)
@@ -461,10 +488,14 @@ impl Turns {
             self.ends.insert((last + patience, hosts, at));
             return;
         }
+        let is_in_vain = !matches!(question.state, State::Veiled(_));
         question.state = State::Lapsed;
         wait.wants_alone &= !question.is_alone;
-        wait.vain = wait.vain.saturating_add(1);
-        let rest = (patience * (1 << wait.vain.min(16))).min(MOST_REST);
+        wait.vain = wait.vain.saturating_add(u8::from(is_in_vain));
+        let rest = match wait.vain {
+            vain if is_in_vain => (patience * (1 << vain.min(16))).min(MOST_REST),
+            _ => Duration::ZERO,
+        };
         wait.stage = Stage::Resting(now + rest);
         self.rests.insert((now + rest, flow));
         events.push_back(Event::InVain(flow));

@@ -94,6 +94,9 @@ pub(super) enum State {
     Lapsed,
     /// The flow is gone. Nobody takes the answer.
     Ghost(#[serde_as(as = "snapshot::At")] Instant),
+    /// It is answered by what may be the late answer of a flow that is gone. Nothing more is asked
+    /// until then, and it is no turn in vain.
+    Veiled(#[serde_as(as = "snapshot::At")] Instant),
 }
 
 impl Question {

@@ -542,6 +542,32 @@ fn a_requester_of_a_flow_that_is_gone_is_answered_about_distant_psns() {
     assert_eq!(hears(&mut pairings, &response(0x70, 0x80_0000), now), paired(0x19));
 }
 
+/// The target is there, and its answer could be told from the earlier flow's only later.
+#[test]
+fn a_turn_answered_to_a_requester_of_a_flow_that_is_gone_is_not_in_vain() {
+    let now = start();
+    let mut pairings = opened(&[0x18, 0x19, 0x1a], now);
+    assert!(asks(&mut pairings, &flow(0x18), 0, now));
+    assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
+    assert!(asks(&mut pairings, &flow(0x19), 0, now) && !asks(&mut pairings, &flow(0x1a), 0, now));
+    pairings.forget(&flow(0x18), Some((ASKED, now)), now);
+    assert_eq!(hears(&mut pairings, &response(0x70, 0), now), Match::Unknown);
+    assert!(!asks(&mut pairings, &flow(0x19), 0, now), "no answer would tell more by now");
+    events(&mut pairings);
+    // Its own answer may still come, so nobody else asks before that.
+    let over = now + PATIENCE;
+    pairings.handle_timeout(over - Duration::from_millis(1));
+    assert_eq!(events(&mut pairings), []);
+    pairings.handle_timeout(over);
+    assert_eq!(events(&mut pairings), [Event::InVain(flow(0x19)), Event::Turn(flow(0x1a))]);
+    pairings.handle_timeout(over);
+    assert_eq!(events(&mut pairings), [Event::Turn(flow(0x19))], "it rests no longer");
+    assert!(asks(&mut pairings, &flow(0x1a), 0, over) && !asks(&mut pairings, &flow(0x19), 0, over));
+    assert_eq!(hears(&mut pairings, &response(0x71, 0), over), paired(0x1a));
+    assert!(asks(&mut pairings, &flow(0x19), 0, over));
+    assert_eq!(hears(&mut pairings, &response(0x70, 0), over), paired(0x19));
+}
+
 /// The host's answers take a millisecond, and the LAN loses the next question. Nobody else asks
 /// meanwhile, and the turn is no longer for that than by a fourth.
 #[test]
