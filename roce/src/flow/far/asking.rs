@@ -7,7 +7,7 @@ use super::abort::Abort;
 use super::read::Progress;
 use super::{Failure, Far, NEARBY, State};
 use crate::pairing::{Span, Word};
-use crate::wire::{Kind, Packet, PathMtu, Psn};
+use crate::wire::{Kind, Packet, Psn};
 
 /// READ data that a question may ask for and still be repeated within its turn, in bytes: what a
 /// LAN of 10 Gbit/s carries in about 50 us, far less than the shortest time after which it is.
@@ -42,12 +42,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     fn span(&self, kind: Kind, read: &Progress) -> Span {
-        let longest = || {
-            let mtu = self.came.mtu.known().and_then(|mtu| PathMtu::from_bytes(mtu as usize));
-            mtu.unwrap_or(PathMtu::B256).psn_span(read.length)
-        };
-        let count = if kind == Kind::Read && read.span == 0 { longest() } else { read.span.max(1) };
-        Span::of(read.start, count).of_kind(kind)
+        Span::of(read.start, read.most_psns(kind, self.came.mtu)).of_kind(kind)
     }
 
     /// Says of the next request that all before it was answered. Its requester may be in another
@@ -233,7 +228,7 @@ impl<B: AsRef<[u8]>> Far<B> {
             Word::Read => &[Kind::Read, Kind::Flush, Kind::AtomicWrite],
             Word::Atomic => &[Kind::Atomic],
         };
-        self.window.has_asked(psn, kinds) || self.replays.awaits(psn, word)
+        self.window.has_asked(psn, kinds, self.came.mtu) || self.replays.awaits(psn, word)
     }
 
     /// The PSN before which the target says that it has everything, if that is more than was sent.

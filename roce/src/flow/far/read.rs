@@ -2,7 +2,7 @@
 //! and the request for the rest.
 
 use crate::flow::horizon::{MAX_MESSAGE, MtuSet};
-use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, Place, Psn};
+use crate::wire::{Aeth, BTH_LEN, Bth, Kind, Opcode, Packet, PathMtu, Place, Psn};
 
 /// Progress of one READ.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
@@ -60,6 +60,16 @@ impl Progress {
 
     pub(super) fn end(&self) -> Psn {
         self.start + self.span
+    }
+
+    /// PSNs that a request of this kind consumes, or, of a READ whose path MTU is not known yet,
+    /// at most.
+    pub(super) fn most_psns(&self, kind: Kind, mtu: MtuSet) -> u32 {
+        if kind != Kind::Read || self.span != 0 {
+            return self.span.max(1);
+        }
+        let mtu = mtu.known().and_then(|mtu| PathMtu::from_bytes(mtu as usize));
+        mtu.unwrap_or(PathMtu::B256).psn_span(self.length)
     }
 
     /// Bytes of READ data still to come.

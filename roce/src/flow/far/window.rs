@@ -263,12 +263,10 @@ impl<B: AsRef<[u8]>> Window<B> {
     }
 
     /// A request of one of these kinds was sent that this PSN answers.
-    pub(super) fn has_asked(&self, psn: Psn, kinds: &[Kind]) -> bool {
+    pub(super) fn has_asked(&self, psn: Psn, kinds: &[Kind], mtu: MtuSet) -> bool {
         let mut sent = self.entries.iter().take_while(|entry| entry.psn().is_before(self.high));
         let answers = |entry: &Entry<B>| {
-            // How many PSNs a READ takes may not be known yet.
-            let end = if entry.read.span == 0 { self.high } else { entry.read.end() };
-            kinds.contains(&entry.kind) && !psn.is_before(entry.psn()) && psn.is_before(end)
+            kinds.contains(&entry.kind) && psn.is_within(entry.psn(), entry.read.most_psns(entry.kind, mtu))
         };
         sent.any(answers)
     }

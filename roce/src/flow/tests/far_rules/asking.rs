@@ -86,6 +86,16 @@ fn what_a_flow_may_hear_is_what_it_has_sent() {
     assert!(!bench.far.awaits(Psn::new(104), Word::Atomic));
 }
 
+/// Its answers may have any of these PSNs, and are no other flow's for that.
+#[test]
+fn a_read_of_an_unknown_path_mtu_may_be_answered_by_as_many_packets_as_there_can_be() {
+    let mut bench = Bench::new();
+    bench.request(Opcode::ReadRequest, 100, 2305);
+    bench.sent();
+    let read = [99, 100, 101, 109, 110].map(|psn| bench.far.awaits(Psn::new(psn), Word::Read));
+    assert_eq!(read, [false, true, true, true, false]);
+}
+
 /// However long a flow lives, what lies far back is not what it was sent a moment ago.
 #[test]
 fn what_was_sent_long_ago_is_not_heard_again() {
