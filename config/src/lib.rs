@@ -33,5 +33,5 @@ pub use policy::{
 pub use problem::{Invalid, Problem, Style, render};
 pub use report::{Content, Report};
 pub use serial::Serial;
-pub use units::{ByteSize, Duration, Rate, UnitError};
+pub use units::{ByteSize, Duration, Quantity, Rate, UnitError};
 pub use utf8::utf8;

@@ -213,7 +213,65 @@ const BYTES: Units = Units {
     any_case: true,
 };
 
+/// A quantity that values with a unit are of, for documentation and schemas.
+#[derive(Clone, Copy)]
+pub struct Quantity {
+    /// Its name in the reference: "rate", "time" or "size".
+    pub name: &'static str,
+    units: &'static Units,
+}
+
+impl Quantity {
+    /// All that there are.
+    pub const ALL: [Self; 3] = [
+        Self { name: "rate", units: &RATE },
+        Self { name: "time", units: &DURATION },
+        Self { name: "size", units: &BYTES },
+    ];
+
+    /// Returns its units as they are displayed, the smallest first.
+    pub fn units(self) -> impl Iterator<Item = &'static str> {
+        self.units.units.iter().rev().map(|(name, ..)| *name)
+    }
+
+    /// Returns true if it is a value of this quantity.
+    #[must_use]
+    pub fn takes(self, text: &str) -> bool {
+        self.units.parse(text).is_ok()
+    }
+
+    /// Returns the regular expression (ECMA 262, as in JSON schemas) of what is taken, whatever the
+    /// bounds of a key.
+    #[must_use]
+    pub fn pattern(self) -> String {
+        let spellings = self.units.units.iter().flat_map(|(name, others, _)| {
+            std::iter::once(*name).chain(others.iter().copied()).map(|unit| self.units.pattern_of(unit))
+        });
+        let spellings: Vec<_> = spellings.collect();
+        format!(r"^\s*[0-9]+(\.[0-9]+)?\s*({})\s*$", spellings.join("|"))
+    }
+}
+
+impl std::fmt::Debug for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 impl Units {
+    /// Returns the expression of one spelling.
+    fn pattern_of(&self, unit: &str) -> String {
+        let last = unit.len().saturating_sub(1);
+        let either = |(place, letter): (usize, char)| {
+            let is_bits = self.small_b.is_some() && place == last && letter.eq_ignore_ascii_case(&'b');
+            match self.any_case && letter.is_ascii_alphabetic() && !is_bits {
+                true => format!("[{}{}]", letter.to_ascii_uppercase(), letter.to_ascii_lowercase()),
+                false => letter.to_string(),
+            }
+        };
+        unit.char_indices().map(either).collect()
+    }
+
     fn parse(&self, text: &str) -> Result<u64, UnitError> {
         let text = text.trim();
         if text.is_empty() {
@@ -400,6 +458,60 @@ mod tests {
             assert!(is_named, "{text}: {error}");
         }
         assert_eq!("2 mB".parse::<ByteSize>().unwrap().bytes(), 2_000_000);
+    }
+
+    /// Matches the patterns that there are: digits, letters, one choice of spellings, and a letter
+    /// in either case.
+    fn matches(pattern: &str, text: &str) -> bool {
+        let choices = pattern.strip_prefix(r"^\s*[0-9]+(\.[0-9]+)?\s*(").unwrap();
+        let choices = choices.strip_suffix(r")\s*$").unwrap();
+        let text = text.trim();
+        let digits =
+            |text: &str| text.len() - text.trim_start_matches(|char: char| char.is_ascii_digit()).len();
+        let (whole, rest) = text.split_at(digits(text));
+        let fraction = rest.strip_prefix('.').map_or(0, digits);
+        let rest = if fraction > 0 { &rest[fraction + 1..] } else { rest };
+        let spelt = |choice: &str| {
+            let (mut unit, mut choice) = (rest.trim_start().chars(), choice.chars());
+            while let Some(letter) = choice.next() {
+                let letters: String = match letter {
+                    '[' => choice.by_ref().take_while(|letter| *letter != ']').collect(),
+                    letter => letter.into(),
+                };
+                if !unit.next().is_some_and(|found| letters.contains(found)) {
+                    return false;
+                }
+            }
+            unit.next().is_none()
+        };
+        !whole.is_empty() && choices.split('|').any(spelt)
+    }
+
+    /// Editors take what the program takes, and nothing else.
+    #[test]
+    fn patterns_are_what_is_parsed() {
+        let all = [&RATE, &DURATION, &BYTES];
+        let taken = all
+            .iter()
+            .flat_map(|units| units.units)
+            .flat_map(|(name, others, _)| std::iter::once(*name).chain(others.iter().copied()));
+        let refused = all.iter().flat_map(|units| units.refused).flat_map(|(names, _)| names.iter().copied());
+        let units: Vec<&str> =
+            taken.chain(refused).chain(["", "furlong", "Mib", "b", "T", "TBB", "s s", "Tib"]).collect();
+        for quantity in Quantity::ALL {
+            let (pattern, mut count) = (quantity.pattern(), 0);
+            for unit in &units {
+                for unit in [(*unit).to_owned(), unit.to_uppercase(), unit.to_lowercase()] {
+                    for number in ["12", " 12 ", "2.0 ", "\t2.000", "2. ", ".5 ", "-1", "1 1", ""] {
+                        let text = format!("{number}{unit} ");
+                        let is_taken = matches(&pattern, &text);
+                        assert_eq!(is_taken, quantity.takes(&text), "{quantity:?} {text:?}");
+                        count += usize::from(is_taken);
+                    }
+                }
+            }
+            assert!(count >= 40, "{quantity:?}: {count}");
+        }
     }
 
     proptest! {

@@ -10,22 +10,27 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use config::{Gateway, Policy, Style};
+use config::{Gateway, Policy, Quantity, Style};
 
 const DOCUMENT: &str = include_str!("../../../docs/reference.md");
 const GATEWAY: &str = include_str!("../../../docs/examples/gateway-a.toml");
 
 /// Key and default of each row of a marked table.
 pub(crate) fn rows(table: &str) -> Vec<(&'static str, &'static str)> {
+    cells(table).into_iter().map(|(key, _, default)| (key, default)).collect()
+}
+
+/// Key, values and default of each row of a marked table.
+pub(crate) fn cells(table: &str) -> Vec<(&'static str, &'static str, &'static str)> {
     let (_, rest) = DOCUMENT.split_once(&format!("<!-- {table}: checked")).unwrap();
     let (rows, _) = rest.split_once(&format!("<!-- end of {table} -->")).unwrap();
     rows.lines()
         .filter(|row| row.starts_with("| `"))
         .map(|row| {
             let cells: Vec<&str> = row.split('|').map(str::trim).collect();
-            (cells[1].trim_matches('`'), cells[3])
+            (cells[1].trim_matches('`'), cells[2], cells[3])
         })
-        .filter(|(key, _)| !key.contains("[["))
+        .filter(|(key, ..)| !key.contains("[["))
         .collect()
 }
 
@@ -68,6 +73,20 @@ fn every_gateway_key_is_there() {
                 .collect();
             assert_eq!(documented, known(&rendered, &format!("{section}.zzzzzzzzzzzz")), "{section}");
         }
+    }
+}
+
+/// The table of units has those of the program, in their order.
+#[test]
+fn every_unit_is_there() {
+    for quantity in Quantity::ALL {
+        let head = format!("| {} | `", quantity.name);
+        let row = DOCUMENT.lines().find(|line| line.starts_with(&head)).unwrap();
+        let known: BTreeSet<&str> = quantity.units().collect();
+        let documented: BTreeSet<&str> = row.split('`').skip(1).step_by(2).collect();
+        // What else stands there is no unit of a file.
+        let beside = BTreeSet::from(["1gbit", "b"]);
+        assert_eq!(documented.difference(&beside).copied().collect::<BTreeSet<_>>(), known, "{quantity:?}");
     }
 }
 

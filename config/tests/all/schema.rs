@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use config::Quantity;
 use serde_json::Value;
 
-use crate::documented::rows;
+use crate::documented::{cells, rows};
 
 const GATEWAY: &str = include_str!("../../../packaging/schema/gateway.schema.json");
 const POLICY: &str = include_str!("../../../packaging/schema/policy.schema.json");
@@ -40,9 +41,11 @@ fn wrong(schema: &Value, value: &Value, place: &str) -> Option<String> {
                 (value.as_array().unwrap().len() as u64 > rule.as_u64().unwrap()).then(|| place.to_owned())
             }
             "minProperties" => value.as_object().unwrap().is_empty().then(|| place.to_owned()),
-            // Units are held to the program's in a test of their own.
-            "pattern" => (!value.as_str().unwrap().contains(|char: char| char.is_ascii_digit()))
-                .then(|| place.to_owned()),
+            "pattern" => {
+                let is_its = |quantity: &Quantity| Some(quantity.pattern().as_str()) == rule.as_str();
+                let quantity = Quantity::ALL.into_iter().find(is_its).unwrap();
+                (!quantity.takes(value.as_str().unwrap())).then(|| place.to_owned())
+            }
             "items" => value.as_array().unwrap().iter().find_map(|item| wrong(rule, item, place)),
             "required" => {
                 let names = rule.as_array().unwrap().iter().map(|name| name.as_str().unwrap());
@@ -100,6 +103,62 @@ fn keys_are_those_of_the_reference() {
     assert!(shown.remove("match"));
     shown.extend(keys(&class["match"]["properties"]).iter().map(|name| format!("match.{name}")));
     assert_eq!(shown, rows("policy keys").iter().map(|(key, _)| (*key).to_owned()).collect());
+}
+
+/// Calls `each` with every place of a schema that has a pattern, and the pattern.
+fn patterns(schema: &mut Value, place: &str, each: &mut dyn FnMut(&str, &mut Value)) {
+    match schema {
+        Value::Object(members) => {
+            for (name, member) in members {
+                let inner = if ["properties", "items"].contains(&name.as_str()) {
+                    place.to_owned()
+                } else {
+                    format!("{place}.{name}")
+                };
+                match name.as_str() {
+                    "pattern" => each(place, member),
+                    _ => patterns(member, &inner, each),
+                }
+            }
+        }
+        Value::Array(elements) => elements.iter_mut().for_each(|element| patterns(element, place, each)),
+        _ => {}
+    }
+}
+
+/// The quantity of a key, as the reference has it.
+fn quantity(key: &str) -> Option<Quantity> {
+    let all: Vec<_> = cells("gateway keys").into_iter().chain(cells("policy keys")).collect();
+    let (_, values, _) = all.into_iter().find(|(name, ..)| *name == key)?;
+    let word =
+        values.split([' ', ',']).find(|word| Quantity::ALL.iter().any(|quantity| quantity.name == *word));
+    let word = word.or_else(|| (values.contains("sizes") || key == "match.size").then_some("size"));
+    Quantity::ALL.into_iter().find(|quantity| Some(quantity.name) == word)
+}
+
+/// Values with a unit are checked by the pattern of the program's own table of units.
+/// `UPDATE_EXPECTED=1 cargo test -p config` writes the patterns anew.
+#[test]
+fn units_are_the_program_s() {
+    let mut count = 0;
+    for (file, text, prefix) in [("gateway", GATEWAY, "."), ("policy", POLICY, ".class.")] {
+        let (mut value, mut anew) = (schema(text), text.to_owned());
+        patterns(&mut value, "", &mut |place, pattern| {
+            let key = place.strip_prefix(prefix).unwrap_or_else(|| panic!("{place}"));
+            let key = key.split(".anyOf").next().unwrap();
+            let key = key.strip_suffix(".at_least").or_else(|| key.strip_suffix(".at_most")).unwrap_or(key);
+            let quantity = quantity(key).unwrap_or_else(|| panic!("{key} has no quantity in the reference"));
+            let former = std::mem::replace(pattern, Value::String(quantity.pattern()));
+            anew = anew.replace(&former.to_string(), &pattern.to_string());
+            count += 1;
+        });
+        if std::env::var_os("UPDATE_EXPECTED").is_some() {
+            std::fs::write(format!("../packaging/schema/{file}.schema.json"), anew).unwrap();
+        } else {
+            assert_eq!(value, schema(text), "{file}");
+        }
+    }
+    assert!(count >= 15, "{count}");
 }
 
 #[test]
