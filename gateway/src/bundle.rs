@@ -4,6 +4,7 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -18,6 +19,8 @@ use crate::check::{self, live::Running};
 
 /// Stands in the archive in place of what it must not hold.
 const LEFT_OUT: &str = "left out";
+/// The entry with the gateway file.
+const GATEWAY: &str = "gateway.json";
 /// Parts of the names of keys whose values are left out.
 const SECRET: [&str; 5] = ["secret", "passw", "token", "private", "credential"];
 /// A line of key material has so many characters at least.
@@ -48,6 +51,8 @@ async fn other_peers(admin: &Endpoint) -> Vec<String> {
 #[derive(Debug, Default)]
 pub struct Bundle {
     entries: Vec<(String, String)>,
+    /// Entries that say why they hold nothing, by their place.
+    empty: Vec<usize>,
     /// Lines of keys and tokens of this machine.
     secrets: Vec<String>,
 }
@@ -62,14 +67,12 @@ impl Bundle {
             bundle.add_files(file);
         }
         for (path, name) in ASKED {
-            let answer = admin::fetch(admin, path).await;
-            bundle.add(name, answer.unwrap_or_else(|error| format!("{error}\n")));
+            bundle.add_or_why(name, admin::fetch(admin, path).await);
         }
         for peer in other_peers(admin).await {
             let about = admin.about(Some(&peer));
             for (path, name) in ASKED.iter().filter(|(path, _)| OF_PEERS.contains(path)) {
-                let answer = admin::fetch(&about, path).await;
-                bundle.add(&format!("{peer}-{name}"), answer.unwrap_or_else(|error| format!("{error}\n")));
+                bundle.add_or_why(&format!("{peer}-{name}"), admin::fetch(&about, path).await);
             }
         }
         for (name, text) in machine::facts() {
@@ -91,15 +94,15 @@ impl Bundle {
                 self.learn(&tls.key);
             }
             if let Some(policy) = &gateway.policy.file {
-                self.add("policy.json", without_secrets(policy));
+                self.add_or_why("policy.json", without_secrets(policy));
             }
             for peer in gateway.peers().filter(|peer| peer.policy != gateway.policy.file) {
                 if let Some(policy) = &peer.policy {
-                    self.add(&format!("{}-policy.json", peer.name), without_secrets(policy));
+                    self.add_or_why(&format!("{}-policy.json", peer.name), without_secrets(policy));
                 }
             }
         }
-        self.add("gateway.json", without_secrets(file));
+        self.add_or_why(GATEWAY, without_secrets(file));
     }
 
     /// Remembers a file's lines as what no entry may hold.
@@ -108,6 +111,15 @@ impl Bundle {
         let lines = text.lines().map(str::trim).filter(|line| line.len() >= LEAST_SECRET);
         // Armour is no secret, and certificates have it as well.
         self.secrets.extend(lines.filter(|line| !line.starts_with("-----")).map(str::to_owned));
+    }
+
+    /// Adds what was to be had, or why it was not.
+    fn add_or_why(&mut self, name: &str, text: Result<String, impl Display>) {
+        let text = text.unwrap_or_else(|why| {
+            self.empty.push(self.entries.len());
+            format!("{why}\n")
+        });
+        self.add(name, text);
     }
 
     fn add(&mut self, name: &str, mut text: String) {
@@ -123,9 +135,15 @@ impl Bundle {
         if text.contains("PRIVATE KEY") || self.secrets.iter().any(holds) { LEFT_OUT } else { text }
     }
 
-    /// Returns the entries' names, in their order.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|(name, _)| name.as_str())
+    /// Returns the entries' names, in their order, and why an entry holds nothing.
+    pub fn names(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let why = |place: usize, text| self.empty.contains(&place).then(|| self.safe(text).trim_end());
+        self.entries.iter().enumerate().map(move |(place, (name, text))| (name.as_str(), why(place, text)))
+    }
+
+    /// Returns why the gateway file is not among the entries, if it was to be.
+    pub fn lacks_file(&self) -> Option<&str> {
+        self.names().find_map(|(name, why)| why.filter(|_| name == GATEWAY))
     }
 
     /// Writes the archive: tar, compressed by gzip.
@@ -147,20 +165,15 @@ impl Bundle {
     }
 }
 
-/// A TOML file as JSON: without comments, and without the values of keys that may be secret.
-fn without_secrets(path: &Path) -> String {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) => return format!("{}: {error}\n", path.display()),
-    };
-    match toml::from_str::<Value>(&text) {
-        Ok(mut value) => {
-            leave_out(&mut value);
-            format!("{value:#}\n")
-        }
-        // The error shows the line.
-        Err(_) => format!("{}: no TOML\n", path.display()),
-    }
+/// Returns a TOML file as JSON: without comments, and without the values of keys that may be
+/// secret. The error has the path.
+fn without_secrets(path: &Path) -> Result<String, String> {
+    let named = |why: &str| format!("{}: {why}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error.to_string()))?;
+    // TOML's own error would show the line.
+    let mut value = toml::from_str::<Value>(&text).map_err(|_| named("no TOML; check.txt says where"))?;
+    leave_out(&mut value);
+    Ok(format!("{value:#}\n"))
 }
 
 fn leave_out(value: &mut Value) {

@@ -126,8 +126,29 @@ fn a_bundle_asks_where_the_gateway_file_says() {
     });
     let (code, out, err) = parts(&longhaul(path, &["bundle", "--config", "a.toml", "b.tgz"]));
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("status.json") && out.contains("gateway.json"), "{out}");
+    assert!(out.contains("status.json\n") && out.contains("gateway.json\n"), "{out}");
     assert_eq!(answering.join().unwrap().as_deref(), Some("GET /status HTTP/1.1"));
+}
+
+/// The archive is written all the same, and whoever asked for it learns what it lacks.
+#[test]
+fn a_bundle_without_the_file_that_was_named_says_so_and_ends_in_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let nobody = ["bundle", "--admin", "127.0.0.1:1", "--config", "gatewya.toml", "b.tgz"];
+    let (code, out, err) = parts(&longhaul(path, &nobody));
+    assert_eq!(code, Some(2), "{err}");
+    let why = "gatewya.toml: No such file or directory (os error 2)";
+    assert_eq!(err, format!("longhaul: b.tgz lacks the gateway file: {why}\n"));
+    assert!(out.contains(&format!("  gateway.json: left empty: {why}\n")), "{out}");
+    assert!(out.contains("  status.json: left empty: nothing answers at 127.0.0.1:1: "), "{out}");
+    assert!(path.join("b.tgz").exists());
+    // One that is no TOML is what somebody may want help with.
+    fs::write(path.join("bad.toml"), "[site\n").unwrap();
+    let (code, out, _) =
+        parts(&longhaul(path, &["bundle", "--admin", "127.0.0.1:1", "--config", "bad.toml", "c.tgz"]));
+    assert_eq!(code, Some(2));
+    assert!(out.contains("  gateway.json: left empty: bad.toml: no TOML; check.txt says where\n"), "{out}");
 }
 
 #[test]

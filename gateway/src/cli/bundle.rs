@@ -13,6 +13,7 @@ use super::failure::{Failure, Outcome, failed, output_failed, unusable};
 use super::runtime;
 use crate::admin::Endpoint;
 use crate::bundle::Bundle;
+use crate::logs::printable;
 
 #[derive(Debug, Args)]
 pub(super) struct BundleArgs {
@@ -58,10 +59,22 @@ impl BundleArgs {
             let _ = fs::remove_file(&self.archive);
             named(error)
         })?;
+        self.tell(&bundle).map_err(output_failed)?;
+        let Some(why) = bundle.lacks_file() else { return Ok(()) };
+        let path = self.archive.display();
+        Err(unusable(format!("longhaul: {path} lacks the gateway file: {}", printable(why))))
+    }
+
+    /// Lists what the archive holds, and what it does not.
+    fn tell(&self, bundle: &Bundle) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        bundle.names().try_for_each(|name| writeln!(out, "  {name}")).map_err(output_failed)?;
+        for (name, why) in bundle.names() {
+            match why {
+                None => writeln!(out, "  {name}")?,
+                Some(why) => writeln!(out, "  {name}: left empty: {}", printable(why))?,
+            }
+        }
         let path = self.archive.display();
         writeln!(out, "{path}: no keys, but addresses and names. Look at it before you send it.")
-            .map_err(output_failed)
     }
 }
