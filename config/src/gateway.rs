@@ -247,14 +247,14 @@ pub struct Identity {
     pub authority: PathBuf,
 }
 
-/// `[admin]`
+/// `[admin]`: a TCP address, a Unix socket, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
-    /// TCP address of the HTTP listener.
-    pub listen: SocketAddr,
+    /// TCP address of the HTTP listener. `None`: only the socket answers.
+    pub listen: Option<SocketAddr>,
     /// From where the gateway may be told to read its policy file again.
     pub reload_from: Vec<IpNet>,
-    /// Path of a Unix socket beside it, for this machine's own commands.
+    /// Path of a Unix socket, for this machine's own commands.
     pub socket: Option<PathBuf>,
     /// Path of a file with the bearer token that requests over TCP have to carry.
     pub token: Option<PathBuf>,

@@ -1,10 +1,11 @@
 //! The admin listener: /metrics for Prometheus, /status, /flows, /doctor and /events as JSON,
 //! /trace for `longhaul record`, /reload to have the policy file read again, and a page for
-//! browsers, over plain HTTP/1.1. A Unix socket beside it answers the same to whoever may open it.
+//! browsers, over plain HTTP/1.1. A Unix socket beside it, or in its place, answers the same to
+//! whoever may open it.
 //!
 //! All that can be changed through it is which content of a file named in the configuration is in
 //! force, and that from the socket and the addresses in `admin.reload_from` only.
-//! Over TCP, requests for a foreign name are refused, and those without the token if there is one.
+//! Requests for a foreign name are refused, and over TCP those without the token if there is one.
 //! It answers one request per connection.
 //!
 //! With a certificate, TCP speaks TLS, and the socket does not.
@@ -266,18 +267,18 @@ impl Admin {
         (sample.at, sample.snapshot, sample.rates) = (now, snapshot, rates);
     }
 
-    /// Begins to answer at `listener` and at the socket that was opened for it, until both are
+    /// Begins to answer at `listener` and at the socket, as far as there are, until both are
     /// aborted.
     ///
     /// # Errors
     /// The runtime does not take the socket.
     pub fn start(
         self: &Arc<Self>,
-        listener: Listener,
+        listener: Option<Listener>,
         socket: Option<StdUnixListener>,
     ) -> io::Result<Serving> {
         let socket = socket.map(UnixListener::from_std).transpose()?.map(Listener::Unix);
-        let listeners = std::iter::once(listener).chain(socket);
+        let listeners = listener.into_iter().chain(socket);
         // One alone takes the samples: two would take them at the same time, with nothing between.
         let serve = |(listener, place)| Arc::clone(self).serve_within(listener, CONNECTION_TIME, place == 0);
         Ok(listeners.zip(0..).map(|each| tokio::spawn(serve(each))).collect())
@@ -359,14 +360,15 @@ impl Admin {
         Ok(())
     }
 
-    /// Judges whether a request may be answered. Who may open the socket may ask.
+    /// Judges whether a request may be answered. Who may open the socket needs no token; what comes
+    /// by there may come from a browser, over SSH or a proxy.
     fn admit(&self, request: &Request<Incoming>, client: Client) -> Result<(), Refused> {
-        if client == Client::Local {
-            return Ok(());
-        }
         let hosts = self.config.admin.as_ref().map_or(&[][..], |admin| &admin.hosts);
         if !admission::is_for_us(request.headers(), hosts) {
             return Err(Refused::Host);
+        }
+        if client == Client::Local {
+            return Ok(());
         }
         // The page's own files hold nothing of this gateway.
         let is_open = page::asset(request.uri().path()).is_some();

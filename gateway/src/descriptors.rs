@@ -6,12 +6,14 @@ use config::{Gateway, LanMode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
+use crate::admin::Doors;
+
 /// Standard streams, runtime, signals, control's socket and netlink's, the lock, the log, the
 /// service manager's socket.
 const BASE: u64 = 32;
 /// Files read again, several at a time, and those that libraries open for a moment.
 const FILES: u64 = 8;
-/// The listeners and their connections ([`crate::admin`]).
+/// An admin listener with its connections, one of them about to give way ([`crate::admin`]).
 const ADMIN: u64 = 34;
 /// A data-plane thread's besides its lanes: sockets, netlink's, and what wakes it.
 const THREAD: u64 = 10;
@@ -58,8 +60,29 @@ fn needed(gateway: &Gateway) -> u64 {
     // All lanes of all threads towards each peer: each is a socket, and one more receives.
     let peers = gateway.peers().count() as u64;
     let sockets = threads * (THREAD + peers * (u64::from(gateway.wan.lanes) + 1));
+    let doors = u64::from(gateway.admin.as_ref().is_some_and(|admin| admin.listen.is_some()))
+        + u64::from(Doors::path(gateway.admin.as_ref()).is_some());
     // Copies of them are lent to a process that takes over, and of the listeners.
-    let admin = if gateway.admin.is_some() { ADMIN + sockets + 4 } else { 0 };
+    let admin = if doors > 0 { doors * ADMIN + sockets + 4 } else { 0 };
     // Control has two for each peer, and so has whoever asks for the way there.
     BASE + FILES + admin + groups + sockets + 4 * (peers - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn each_admin_listener_has_connections_of_its_own() {
+        let example = include_str!("../../docs/examples/gateway-a.toml");
+        let needed = |keys: &str| {
+            let text = example.replace("listen = \"127.0.0.1:9464\"", keys);
+            needed(&Gateway::parse(Path::new("a.toml"), &text).unwrap())
+        };
+        let [tcp, socket] = ["listen = \"127.0.0.1:9464\"", "socket = \"a.sock\""];
+        assert_eq!(needed(tcp), needed(socket));
+        assert_eq!(needed(&format!("{tcp}\n{socket}")), needed(tcp) + ADMIN);
+    }
 }

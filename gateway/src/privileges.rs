@@ -53,7 +53,7 @@ fn needed(gateway: &config::Gateway) -> CapabilitySet {
     if let LanMode::Packet { .. } = gateway.lan.mode {
         needed |= CapabilitySet::NET_RAW;
     }
-    let admin = gateway.admin.as_ref().map(|admin| admin.listen.port());
+    let admin = gateway.admin.as_ref().and_then(|admin| admin.listen).map(|listen| listen.port());
     let lan = match &gateway.lan.mode {
         LanMode::Socket { listen, .. } => Some(listen.port()),
         LanMode::Packet { .. } => None,

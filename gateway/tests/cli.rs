@@ -34,6 +34,7 @@ fn usage() {
         &["check"],
         &["keys", "--dir", "d"],
         &["status", "--admin", "nowhere"],
+        &["status", "--admin", "nowhere.sock"],
         &["reload", "now"],
         &["init", "--rate", "1 Gbit/s", "--site", "a,10.9.0.1,10.0.0.0/24,eth1"],
         &["record", "--force"],
@@ -273,6 +274,94 @@ fn a_gateway_with_too_few_descriptors_says_which_limit_and_what_it_needs() {
             "{err}"
         );
     }
+}
+
+/// Processes of a test, which end with it.
+struct Ends(Vec<Pid>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // It may have ended.
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+    }
+}
+
+/// Returns how many TCP sockets a process has open.
+fn tcp_sockets(pid: Pid) -> usize {
+    let folder = format!("/proc/{}", pid.as_raw_nonzero());
+    let tables = ["tcp", "tcp6"].map(|table| fs::read_to_string(format!("{folder}/net/{table}")).unwrap());
+    let inodes: Vec<_> = tables
+        .iter()
+        .flat_map(|text| text.lines().skip(1))
+        .filter_map(|line| line.split_whitespace().nth(9))
+        .collect();
+    let descriptors = fs::read_dir(format!("{folder}/fd")).unwrap();
+    let links = descriptors.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+    let is_tcp = |link: &std::path::PathBuf| {
+        let inode = link.to_str().and_then(|link| link.strip_prefix("socket:[")?.strip_suffix(']'));
+        inode.is_some_and(|inode| inodes.contains(&inode))
+    };
+    links.filter(is_tcp).count()
+}
+
+/// Every command finds it there, an upgrade among them, and nothing is open to the network.
+#[test]
+fn a_gateway_may_have_its_socket_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    assert!(longhaul(path, &["keys", "--dir", ".", "a", "b"]).status.success());
+    // An address of this process's own, so that no port is another's.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.79.{high}.{low}");
+    let text = format!(
+        "[site]\nname = \"a\"\n[lan]\nmode = \"socket\"\nlisten = \"{address}:4791\"\n\
+         remote = [\"10.0.1.0/24\"]\n[lan.hosts]\n\"10.0.0.1\" = \"{address}:5001\"\n\
+         [wan]\nlisten = \"{address}:14791\"\n\
+         [peer]\nname = \"b\"\naddress = \"{address}:14891\"\nrate = \"1 Gbit/s\"\n\
+         [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n\
+         [admin]\nsocket = \"a.sock\"\n"
+    );
+    fs::write(path.join("a.toml"), text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(["gateway", "--config", "a.toml"]).current_dir(path);
+    let log = fs::File::create(path.join("log")).unwrap();
+    let mut gateway = command.stderr(log.try_clone().unwrap()).stdout(log).spawn().unwrap();
+    let mut ends = Ends(vec![Pid::from_child(&gateway)]);
+    let ask = |arguments: &[&str]| parts(&longhaul(path, &[arguments, &["--admin", "./a.sock"]].concat()));
+    let no_session = |(code, out, _): &(_, String, _)| *code == Some(3) && out.contains("site a");
+    let began = std::time::Instant::now();
+    while !no_session(&ask(&["status"])) {
+        let log = fs::read_to_string(path.join("log")).unwrap();
+        assert!(began.elapsed().as_secs() < 60 && gateway.try_wait().unwrap().is_none(), "{log}");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!(tcp_sockets(ends.0[0]), 0);
+    for command in ["flows", "doctor", "events", "reload"] {
+        assert_eq!(ask(&[command]).0, Some(0), "{command}");
+    }
+    let (code, out, err) = parts(&longhaul(path, &["bundle", "--config", "a.toml", "b.tgz"]));
+    assert_eq!((code, out.contains("left empty")), (Some(0), false), "{out}{err}");
+    // It asks the gateway, or another program would have the ports.
+    let (code, _, err) = parts(&longhaul(path, &["check", "--live", "a.toml"]));
+    assert!(code == Some(0) && !err.contains("has the port"), "{err}");
+
+    let mut upgrade = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    upgrade
+        .args(["upgrade", "a.toml"])
+        .current_dir(path)
+        .stderr(fs::File::create(path.join("log2")).unwrap());
+    let out = String::from_utf8(upgrade.output().unwrap().stdout).unwrap();
+    let pid = out.split("process ").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok());
+    let pid = Pid::from_raw(
+        pid.unwrap_or_else(|| panic!("{out}: {}", fs::read_to_string(path.join("log2")).unwrap())),
+    );
+    ends.0.extend(pid);
+    assert!(gateway.wait().unwrap().success());
+    ends.0.remove(0);
+    assert!(no_session(&ask(&["status"])));
+    assert_eq!(tcp_sockets(ends.0[0]), 0);
 }
 
 /// Errors of files say which one, and what to do; none is found out after an hour's work.

@@ -357,7 +357,7 @@ fn identity(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Opt
 
 fn admin(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option<Admin> {
     const EXAMPLE: &str = "127.0.0.1:9464";
-    let listen = section.required(sink, "listen", "listen = \"127.0.0.1:9464\"", socket_address(EXAMPLE));
+    let listen = section.optional(sink, "listen", socket_address(EXAMPLE));
     let socket = section.optional(sink, "socket", path(folder, "admin.sock"));
     let token = section.optional(sink, "token", path(folder, "admin.token"));
     let tls = admin_tls(sink, &mut section, folder);
@@ -371,9 +371,27 @@ fn admin(sink: &mut Sink, mut section: Section<'_, '_>, folder: &Path) -> Option
     let reload_from = reload_from.map(|list| list.into_iter().map(|(prefix, _)| prefix).collect());
     let hosts = section.list(sink, "hosts", "hosts = [\"gateway-a.example\"]", host).unwrap_or_default();
     let hosts = hosts.into_iter().map(|(name, _)| name).collect();
+    admin_ways(sink, &mut section);
     section.finish(sink);
     let reload_from = reload_from.unwrap_or_else(Admin::loopback);
-    Some(Admin { listen: listen?, reload_from, socket, token, hosts, tls })
+    Some(Admin { listen, reload_from, socket, token, hosts, tls })
+}
+
+/// TCP, the socket, or both. Keys about TCP alone are of no use without it.
+fn admin_ways(sink: &mut Sink, section: &mut Section<'_, '_>) {
+    const EXAMPLE: &str = "listen = \"127.0.0.1:9464\"; or, for this machine's own commands alone, \
+                           socket = \"/run/longhaul/admin.sock\"";
+    if section.has("listen") {
+        return;
+    }
+    if !section.has("socket") {
+        return section.missing("listen", EXAMPLE, false);
+    }
+    for key in ["token", "certificate", "reload_from"].into_iter().filter(|key| section.has(key)) {
+        let message = format!("`admin.{key}` is about TCP, and there is no `admin.listen`");
+        let help = "leave it out: who may open the socket is asked for nothing; or add listen".to_owned();
+        sink.warning(section.span_of(key), message, "of no use", Some(help));
+    }
 }
 
 /// Both files, or neither.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,19 +85,23 @@ impl Endpoint {
         Ok(Self { way, token: None, peer: None })
     }
 
-    /// Asks a gateway of this file on this machine: at its socket if that is there, else at its
-    /// address, where a certificate is known and need not be for the address.
+    /// Asks a gateway of this file on this machine: at its socket if that is there or all that it
+    /// has, else at its address, where a certificate is known and need not be for the address.
     ///
     /// # Errors
     /// A line that names the file.
     pub fn of_file(admin: &config::Admin) -> Result<Self, String> {
-        if let Some(socket) = admin.socket.as_ref().filter(|socket| socket.exists()) {
-            return Self::new(Address::Unix(socket.clone()), None, None);
-        }
+        let listen = match (&admin.socket, admin.listen) {
+            (Some(socket), listen) if listen.is_none() || socket.exists() => {
+                return Self::new(Address::Unix(socket.clone()), None, None);
+            }
+            (_, Some(listen)) => listen,
+            (_, None) => return Err("the gateway file has no admin.listen and no admin.socket".to_owned()),
+        };
         let token = admin.token.as_deref().map(Token::read).transpose()?;
         let at = match &admin.tls {
-            None => Self::from(admin.listen),
-            Some(tls) => Self::with_certificate(admin.listen, &tls.certificate)?,
+            None => Self::from(listen),
+            Some(tls) => Self::with_certificate(listen, &tls.certificate)?,
         };
         Ok(at.with_token(token))
     }
@@ -175,8 +180,8 @@ impl Address {
         if socket.exists() { Self::Unix(socket.to_owned()) } else { Self::Tcp(([127, 0, 0, 1], PORT).into()) }
     }
 
-    /// Reads `https://` and what [`parse_address`] reads, a path with a slash in it, or an address
-    /// alone.
+    /// Reads `https://` and what [`parse_address`] reads, a path with a slash in it or behind
+    /// `unix:`, or an address alone.
     ///
     /// # Errors
     /// A line that says what is wrong.
@@ -189,11 +194,25 @@ impl Address {
         if let Some(rest) = text.strip_prefix("http://") {
             return parse_address(rest.strip_suffix('/').unwrap_or(rest)).map(Self::Tcp);
         }
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| !path.is_empty()) {
+            return Ok(Self::Unix(path.strip_prefix("//").unwrap_or(path).into()));
+        }
         if text.contains('/') {
             return Ok(Self::Unix(text.into()));
         }
-        parse_address(text).map(Self::Tcp)
+        // The name of a host, even if there is such a file: what it means must not depend on the
+        // folder that somebody is in.
+        let path = |reason: &str| format!("{reason}; if it is the path of a socket, write ./{text}");
+        if is_socket(Path::new(text)) {
+            return Err(path("without a slash it is the name of a host, and there is a socket of this name"));
+        }
+        let like_path = text.ends_with(".sock") || text.ends_with(".socket");
+        parse_address(text).map(Self::Tcp).map_err(|error| if like_path { path(&error) } else { error })
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 impl fmt::Display for Address {
@@ -301,7 +320,44 @@ mod tests {
     #[test]
     fn what_has_a_slash_is_a_socket() {
         assert_eq!(Address::parse("./admin.sock"), Ok(Address::Unix("./admin.sock".into())));
+        for text in ["unix:/run/admin.sock", "unix:///run/admin.sock"] {
+            assert_eq!(Address::parse(text), Ok(Address::Unix("/run/admin.sock".into())), "{text}");
+        }
+        assert_eq!(Address::parse("unix:admin.sock"), Ok(Address::Unix("admin.sock".into())));
         assert_eq!(Address::parse("127.0.0.1"), Ok(Address::Tcp("127.0.0.1:9464".parse().unwrap())));
+        let error = Address::parse("no-such-host.sock").unwrap_err();
+        assert!(error.contains("cannot look") && error.ends_with("write ./no-such-host.sock"), "{error}");
+        let error = Address::parse("no such name:1").unwrap_err();
+        assert!(!error.contains("./"), "{error}");
+    }
+
+    /// Tests share one working folder, so the socket has a name of its own there.
+    #[test]
+    fn a_socket_without_a_slash_is_told_of() {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let name = format!("{}.s", folder.path().file_name().unwrap().to_str().unwrap());
+        let path = Path::new(&name);
+        let socket = std::os::unix::net::UnixListener::bind(path).unwrap();
+        let parsed = Address::parse(&name);
+        drop(socket);
+        std::fs::remove_file(path).unwrap();
+        let error = parsed.unwrap_err();
+        assert!(
+            error.ends_with(&format!("a socket of this name; if it is the path of a socket, write ./{name}")),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_gateway_with_a_socket_alone_is_asked_there() {
+        let example = include_str!("../../../docs/examples/gateway-a.toml");
+        let of = |keys: &str| {
+            let text = example.replace("listen = \"127.0.0.1:9464\"", keys);
+            let gateway = config::Gateway::parse(Path::new("/etc/a.toml"), &text).unwrap();
+            Endpoint::of_file(&gateway.admin.unwrap()).unwrap().to_string()
+        };
+        assert_eq!(of("socket = \"no-such.sock\""), "/etc/no-such.sock");
+        assert_eq!(of("listen = \"127.0.0.1:9464\"\nsocket = \"no-such.sock\""), "127.0.0.1:9464");
     }
 
     #[test]

@@ -100,8 +100,11 @@ impl Doors {
         Ok(Self { socket: Some(socket), ..Self::read(admin)? })
     }
 
-    /// Reads what the TCP listener needs.
+    /// Reads what the TCP listener needs, if there is to be one.
     fn read(admin: &config::Admin) -> Result<Self, String> {
+        if admin.listen.is_none() {
+            return Ok(Self::default());
+        }
         let token = admin.token.as_deref().map(Token::read).transpose()?;
         let tls = admin.tls.as_ref().map(Tls::open).transpose()?;
         Ok(Self { socket: None, token, tls: tls.map(Arc::new) })

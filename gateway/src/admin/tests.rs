@@ -496,7 +496,7 @@ async fn the_socket_asks_for_no_token() {
     let (socket, token, _) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
     assert!(token.is_some());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let serving = admin.start(listener.into(), socket).unwrap();
+    let serving = admin.start(Some(listener.into()), socket).unwrap();
     assert_eq!(serving.len(), 2);
     let endpoint = Endpoint::new(Address::Unix(path), None, None).unwrap();
     let status: Status = serde_json::from_str(&fetch(&endpoint, "/status").await.unwrap()).unwrap();
@@ -514,7 +514,7 @@ async fn rates_are_known_beside_a_socket() {
     let (admin, telemetry, _) = admin_with(&format!("socket = {path:?}"), Instant::now());
     let (socket, ..) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    admin.start(listener.into(), socket).unwrap();
+    admin.start(Some(listener.into()), socket).unwrap();
     telemetry.session(SessionState::Up, None, Instant::now());
     let (plane, mut snapshot) = (telemetry.plane(), Snapshot::default());
     let mut known = 0;
@@ -536,7 +536,7 @@ async fn a_take_over_goes_by_the_socket_alone() {
     let (socket, ..) = Doors::open(admin.config.admin.as_ref()).unwrap().into_parts();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    admin.start(listener.into(), socket).unwrap();
+    admin.start(Some(listener.into()), socket).unwrap();
     let take =
         POST.replace("/reload", "/take-over").replace("content-length", "upgrade: other\r\ncontent-length");
     assert!(raw(address, &take).await.starts_with("HTTP/1.1 403 "));
@@ -548,6 +548,8 @@ async fn a_take_over_goes_by_the_socket_alone() {
         text
     };
     assert!(by_socket(&take.replace("POST", "GET")).await.starts_with("HTTP/1.1 405 "));
+    // A browser that asks over SSH, for a name that somebody has made point there.
+    assert!(by_socket(&take.replace("localhost", "evil.example")).await.starts_with("HTTP/1.1 421 "));
     assert!(by_socket(&take).await.starts_with("HTTP/1.1 400 "));
     // A gateway that hands nothing over.
     let take = take.replace("upgrade: other", &format!("upgrade: {}", crate::upgrade::NAME));

@@ -1,6 +1,7 @@
 //! The admin listener's certificate, key, token and socket, as `longhaul check` sees them.
 
 use std::fs;
+use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -25,11 +26,13 @@ const KEY: &str = "admin.key";
 /// What keeps clients away is a warning: a gateway carries packets without them.
 pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
     let Some(admin) = &gateway.admin else { return };
-    if let Some(path) = &admin.token {
-        token(report, path);
-    }
     if let Some(path) = &admin.socket {
         socket(report, path);
+    }
+    // A gateway without TCP reads none of the other files.
+    let Some(listen) = admin.listen else { return };
+    if let Some(path) = &admin.token {
+        token(report, path);
     }
     let Some(tls) = &admin.tls else { return };
     let loaded = ServerIdentity::load(&tls.certificate, &tls.key)
@@ -37,7 +40,7 @@ pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
     match loaded {
         Ok(identity) => {
             time(report, &identity, now);
-            names(report, admin, &identity);
+            names(report, (admin, listen.ip()), &identity);
         }
         Err(error) => {
             let help = identity_remedy(&error);
@@ -95,14 +98,13 @@ fn time(report: &mut Report, identity: &ServerIdentity, now: UnixTime) {
     }
 }
 
-fn names(report: &mut Report, admin: &Admin, identity: &ServerIdentity) {
+fn names(report: &mut Report, (admin, address): (&Admin, IpAddr), identity: &ServerIdentity) {
     for host in admin.hosts.iter().filter(|host| !identity.is_for(host)) {
         let message = format!("the certificate of the admin listener is not for {host}");
         let help =
             "clients that ask by this name refuse it: it has to stand among the certificate's DNS names";
         report.warning_at("admin.hosts", message, "named here", Some(help.to_owned()));
     }
-    let address = admin.listen.ip();
     let is_reached = address.is_unspecified()
         || identity.is_for(&address.to_string())
         || (address.is_loopback() && identity.is_for("localhost"));

@@ -15,7 +15,8 @@ use crate::admin::{Address, Endpoint, Status, Token, ask, fetch, site_name};
 #[derive(Clone, Debug, Args)]
 pub(super) struct AdminArgs {
     /// The gateway's admin.listen, with https:// if it has a certificate, or the path of its
-    /// admin.socket [default: /run/longhaul/admin.sock if there is one, else 127.0.0.1:9464]
+    /// admin.socket, with a slash in it [default: /run/longhaul/admin.sock if there is one, else
+    /// 127.0.0.1:9464]
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     admin: Option<Address>,
     /// A file with the token, where admin.token asks for one

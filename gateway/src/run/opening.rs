@@ -207,14 +207,15 @@ pub(super) struct OpenDoors {
 }
 
 impl OpenDoors {
-    /// Opens the listener, where the gateway file asks for it.
+    /// Opens the TCP listener, where the gateway file asks for it.
     pub(super) async fn open(
         gateway: &config::Gateway,
         doors: Doors,
         heir: Option<&mut Heir>,
     ) -> Result<Self, RunError> {
-        let Some(config) = &gateway.admin else { return Ok(Self { listener: None, doors }) };
-        let address = config.listen;
+        let Some(address) = gateway.admin.as_ref().and_then(|admin| admin.listen) else {
+            return Ok(Self { listener: None, doors });
+        };
         let inherited = heir.and_then(|heir| takeover::admin_listener(heir, address));
         let listener = match inherited {
             Some(listener) => TcpListener::from_std(listener),
@@ -242,10 +243,10 @@ impl OpenDoors {
         peers: &[Towards],
         requests: &Requests,
     ) -> Result<(Vec<Arc<Admin>>, Serving), RunError> {
-        let (Some(listener), Some(first)) = (self.listener, peers.first()) else {
+        let (listener, (socket, token, tls)) = (self.listener, self.doors.into_parts());
+        let Some(first) = peers.first().filter(|_| listener.is_some() || socket.is_some()) else {
             return Ok((Vec::new(), Serving::new()));
         };
-        let (socket, token, tls) = self.doors.into_parts();
         let admin_of = |peer: &Towards| {
             let Towards { gateway, policy, telemetry, recorder, .. } = peer;
             let (telemetry, recorder) = (Arc::clone(telemetry), Arc::clone(recorder));
@@ -253,10 +254,10 @@ impl OpenDoors {
         };
         let others: Vec<_> = peers.iter().skip(1).map(|peer| Arc::new(admin_of(peer))).collect();
         let admin = Arc::new(admin_of(first).with_token(token).with_others(others.clone()));
-        let listener = match tls {
+        let listener = listener.map(|listener| match tls {
             Some(tls) => Listener::Tls(listener, tls),
             None => Listener::Tcp(listener),
-        };
+        });
         let serving = admin.start(listener, socket).map_err(RunError::System)?;
         Ok((std::iter::once(admin).chain(others).collect(), serving))
     }

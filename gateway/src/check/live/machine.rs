@@ -140,7 +140,7 @@ pub(in crate::check) fn held(gateway: &Gateway) -> Vec<(&'static str, SocketAddr
     let lanes = (0..gateway.data_plane.threads).flat_map(|thread| gateway.wan.lanes_of(thread));
     let bulk = lanes.filter(|lane| is_held(udp(*lane))).map(|lane| ("wan.lanes", lane));
     let control = Some(gateway.wan.listen).filter(|listen| is_held(udp(*listen)));
-    let admin = gateway.admin.as_ref().map(|admin| admin.listen).filter(|listen| is_held(tcp(*listen)));
+    let admin = gateway.admin.as_ref().and_then(|admin| admin.listen).filter(|listen| is_held(tcp(*listen)));
     let control = control.map(|listen| ("wan.listen", listen));
     control.into_iter().chain(bulk).chain(admin.map(|listen| ("admin.listen", listen))).collect()
 }
