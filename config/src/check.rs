@@ -5,7 +5,7 @@ use std::path::Path;
 use miette::Severity;
 use toml::de::DeTable;
 
-use crate::gateway::{Gateway, SlowBlocks, folder, read_gateway, slow_blocks};
+use crate::gateway::{Gateway, Peer, SlowBlocks, folder, read_gateway, slow_blocks};
 use crate::policy::{Policy, Survive, read_policy};
 use crate::problem::{Invalid, Problem, Source};
 use crate::read;
@@ -99,24 +99,33 @@ fn short_buffers(source: &Source, gateway: &Gateway) -> Option<Problem> {
     Some(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help.to_owned())))
 }
 
+/// A process that ended is seldom back before that: the package's unit alone waits for 2 s.
+const START: Duration = Duration::secs(5);
+
 /// Classes that are to outlive a process, without the time that this takes. The file has the key,
 /// as its default is another.
 fn void_survival(source: &Source, gateway: &Gateway, index: usize, policy: &Policy) -> Option<Problem> {
     let class = policy.written().find(|class| class.survive != Survive::Session)?;
-    if gateway.peer.resume_for != Duration::secs(0) {
-        return None;
-    }
+    let Peer { dead_after, resume_for, .. } = gateway.peer;
+    // The other end notices by then, and its flows wait from then on.
+    let patience = Duration::new(dead_after.get() + resume_for.get());
+    let (why, found) = match () {
+        () if resume_for == Duration::secs(0) => {
+            ("is void, as flows end with their session".to_owned(), "nothing goes on after it")
+        }
+        () if patience < START => {
+            let why =
+                format!("hardly helps: the peer gives flows up {patience} after this process has ended");
+            (why, "dead_after and this are less than a start takes")
+        }
+        () => return None,
+    };
     let span = read::locate(source.inner(), &format!("peer.{index}.resume_for"))
         .or_else(|| read::locate(source.inner(), "peer.resume_for"))
         .unwrap_or(0..0);
-    let message = format!(
-        "class {}: `survive = \"{}\"` is void, as flows end with their session",
-        class.name,
-        class.survive.name()
-    );
+    let message = format!("class {}: `survive = \"{}\"` {why}", class.name, class.survive.name());
     let help =
         "resume_for = \"2 min\" at both gateways; or survive = \"session\" in the policy, which says so";
-    let found = "nothing goes on after it";
     Some(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help.to_owned())))
 }
 
