@@ -162,6 +162,9 @@ pub async fn run(
     asked: (Reloads, Heirs),
     notifier: &Arc<Notifier>,
 ) -> Result<(), RunError> {
+    // Given up with the gateway, if the process before it lives for longer.
+    let mut locking = JoinSet::new();
+    locking.spawn(files.retained.lock());
     let Some(mut running) = set_up(files, &mut stop, requests, notifier).await? else { return Ok(()) };
     let (reloads, heirs) = asked;
     let mut ended = running.watch_over(reloads, heirs, stop).await;
@@ -465,7 +468,6 @@ fn resources(
     mut retained: RetainedFiles,
     heir: Option<&mut Heir>,
 ) -> Result<Vec<WorkerResources>, RunError> {
-    tokio::spawn(retained.lock());
     let threads = gateway.data_plane.threads;
     let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
     let mut threads: Vec<_> = Part::all(threads)
