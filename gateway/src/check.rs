@@ -144,10 +144,11 @@ fn retains(gateway: &Gateway, policy: &Policy) -> bool {
 }
 
 fn add(report: &mut Report, severity: Severity, finding: Finding) {
-    let Finding { key, message, found, help, .. } = finding;
+    let place = finding.place();
+    let Finding { message, found, help, .. } = finding;
     match severity {
-        Severity::Error => report.error_at(key, message, found, Some(help)),
-        Severity::Warning => report.warning_at(key, message, found, Some(help)),
+        Severity::Error => report.error_at(&place, message, found, Some(help)),
+        Severity::Warning => report.warning_at(&place, message, found, Some(help)),
     }
 }
 

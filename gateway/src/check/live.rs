@@ -5,9 +5,10 @@
 
 mod machine;
 
+use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 
-use config::{ByteSize, Gateway, LanMode, Rate};
+use config::{ByteSize, Gateway, LanMode, Peer, Rate};
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 
@@ -25,12 +26,25 @@ pub struct Finding {
     pub is_error: bool,
     /// The key of the file that it is about.
     pub key: &'static str,
+    /// The place of the peer whose key it is, of several.
+    pub peer: Option<usize>,
     /// In one line.
     pub message: String,
     /// The value found, for the place in the file.
     pub found: String,
     /// The remedy.
     pub help: String,
+}
+
+impl Finding {
+    /// Returns the key as it stands in the file.
+    #[must_use]
+    pub fn place(&self) -> Cow<'static, str> {
+        match (self.peer, self.key.split_once('.')) {
+            (Some(peer), Some((_, key))) => format!("peer.{peer}.{key}").into(),
+            _ => self.key.into(),
+        }
+    }
 }
 
 /// Bytes that each bulk socket asks for in either direction.
@@ -53,9 +67,9 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
     wan(&mut findings, gateway, machine);
     let views = gateway.views();
     for (view, running) in views.iter().zip(&machine.running) {
-        link(&mut findings, view, *running);
+        link(&mut findings, (gateway, view), *running);
     }
-    sockets(&mut findings, machine);
+    sockets(&mut findings, gateway, machine);
     capabilities(&mut findings, gateway, machine);
     if let Some(why) = &machine.retention {
         // The gateway's log has the same. It starts, and flows outlive lost sessions.
@@ -73,7 +87,7 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
             local_side(&mut findings, gateway, lan, machine);
             prefixes(&mut findings, gateway, lan);
         }
-        views.iter().for_each(|view| forwarding(&mut findings, view, interface, machine));
+        views.iter().for_each(|view| forwarding(&mut findings, (gateway, view), interface, machine));
     }
     // What is so of several peers is told once.
     let mut told: Vec<Finding> = Vec::new();
@@ -90,7 +104,15 @@ struct Findings(Vec<Finding>);
 impl Findings {
     fn add(&mut self, is_error: bool, key: &'static str, message: String, found: &str, help: &str) {
         let (found, help) = (found.to_owned(), help.to_owned());
-        self.0.push(Finding { is_error, key, message, found, help });
+        self.0.push(Finding { is_error, key, peer: None, message, found, help });
+    }
+
+    /// Says of the last finding whose it is, if there are several peers.
+    fn of_peer(&mut self, gateway: &Gateway, is_it: impl Fn(&Peer) -> bool) {
+        let place = gateway.peers().position(is_it).filter(|_| !gateway.others.is_empty());
+        if let Some(last) = self.0.last_mut() {
+            last.peer = place;
+        }
     }
 
     fn error(&mut self, key: &'static str, message: String, found: &str, help: &str) {
@@ -158,7 +180,7 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
 }
 
 /// A gateway of the file that runs has them. Its rules stand where its admin port is not asked.
-fn sockets(findings: &mut Findings, machine: &Machine) {
+fn sockets(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
     let runs = machine.running.iter().any(|running| running.answers) || !machine.guarded.is_empty();
     for (key, address) in machine.held.iter().filter(|_| !runs) {
         let message = format!("another program has the port {}", address.port());
@@ -169,14 +191,15 @@ fn sockets(findings: &mut Findings, machine: &Machine) {
         let message = format!("this machine has no way to the peer at {}", peer.ip());
         let help = "see `ip route get`; a gateway that is started waits for it";
         findings.warn("peer.address", message, "named here", help);
+        findings.of_peer(gateway, |other| other.address == *peer);
     }
 }
 
 /// Judges the file by the link, as the gateway that runs knows it.
-fn link(findings: &mut Findings, gateway: &Gateway, running: Running) {
+fn link(findings: &mut Findings, (gateway, view): (&Gateway, &Gateway), running: Running) {
     if let Some(rtt) = running.rtt {
-        let (under_way, needed) = buffer_needed(gateway.peer.rate, rtt, 1, gateway.data_plane.threads);
-        if ByteSize::from_bytes(needed) > gateway.limits.total_buffer {
+        let (under_way, needed) = buffer_needed(view.peer.rate, rtt, 1, view.data_plane.threads);
+        if ByteSize::from_bytes(needed) > view.limits.total_buffer {
             let shown = reliability::human::size;
             let message = "`limits.total_buffer` is too small for one flow to fill the link".to_owned();
             let found = format!("{} are under way at an RTT of {rtt:.1?}", shown(under_way));
@@ -189,6 +212,7 @@ fn link(findings: &mut Findings, gateway: &Gateway, running: Running) {
         let found = format!("they are thinned to {}", reliability::human::rate(reports));
         let help = "losses on the way from the peer are repaired later; reports want 2 % of the peer's rate";
         findings.warn("peer.rate", message, &found, help);
+        findings.of_peer(gateway, |peer| peer.name == view.peer.name);
     }
 }
 
@@ -262,23 +286,31 @@ fn prefixes(findings: &mut Findings, gateway: &Gateway, lan: &Interface) {
             let message = "`lan.remote` names this site's own prefix".to_owned();
             let found = format!("{} has {own}, which is in {remote}", lan.name);
             findings.error("lan.remote", message, &found, "write the prefixes of the other site's hosts");
+            findings.of_peer(gateway, |peer| peer.remote.contains(remote));
         } else if let Some(own) = lan.addresses.iter().find(|own| own.trunc().contains(remote)) {
             let message = "`lan.remote` lies in the prefix of this site's LAN".to_owned();
             let found = format!("{remote} is in {}", own.trunc());
             let help = "hosts that take it for their own LAN look for it there: give them a longer route, or \
                         the LAN a narrower prefix";
             findings.warn("lan.remote", message, &found, help);
+            findings.of_peer(gateway, |peer| peer.remote.contains(remote));
         }
     }
 }
 
 /// Programs find each other by TCP, which the gateway leaves to the kernel. And RoCE it must not
 /// leave to it.
-fn forwarding(findings: &mut Findings, gateway: &Gateway, interface: &str, machine: &Machine) {
+fn forwarding(
+    findings: &mut Findings,
+    (gateway, view): (&Gateway, &Gateway),
+    interface: &str,
+    machine: &Machine,
+) {
     // A default route is guarded in two halves.
     let guarded = IpNet::aggregate(&machine.guarded);
     let is_guarded = |prefix: &IpNet| guarded.iter().any(|other| other.contains(prefix));
-    let remote = &gateway.lan.remote;
+    let remote = &view.lan.remote;
+    let is_its = |peer: &Peer| peer.name == view.peer.name;
     if machine.guarded.is_empty() {
         let forwards = remote.iter().any(|prefix| machine.forwards(prefix));
         if forwards {
@@ -293,6 +325,7 @@ fn forwarding(findings: &mut Findings, gateway: &Gateway, interface: &str, machi
         let message = "a rule is missing that keeps the kernel from forwarding RoCE".to_owned();
         let help = "packets may cross twice, once unsealed; a gateway that runs puts it back: see its log";
         findings.error("lan.remote", message, &format!("none for {prefix} in `ip rule`"), help);
+        findings.of_peer(gateway, is_its);
     }
     for prefix in remote {
         if !machine.forwards(prefix) {
@@ -304,14 +337,16 @@ fn forwarding(findings: &mut Findings, gateway: &Gateway, interface: &str, machi
             let help = format!(
                 "if they have no other network: `sysctl {sysctl}=1`, `{way} add {prefix} via {}`, and the same at \
                  the other site",
-                gateway.peer.address.ip()
+                view.peer.address.ip()
             );
             findings.warn("lan.remote", message, &format!("{sysctl} is 0"), &help);
+            findings.of_peer(gateway, is_its);
         } else if machine.unreachable.contains(prefix) {
             let message = "this machine has no route for programs' TCP to the other site".to_owned();
             let help =
-                format!("ip route add {prefix} via {}, or whatever leads there", gateway.peer.address.ip());
+                format!("ip route add {prefix} via {}, or whatever leads there", view.peer.address.ip());
             findings.warn("lan.remote", message, &format!("nothing leads to {prefix}"), &help);
+            findings.of_peer(gateway, is_its);
         }
     }
 }

@@ -30,7 +30,9 @@ impl StatusArgs {
         for admin in self.admin.endpoints(&runtime)? {
             statuses.push(runtime.block_on(admin::ask(&admin, "/status")).map_err(failed)?);
         }
-        let outcome = statuses.iter().try_for_each(judged);
+        // A lower number says that less goes on.
+        let worst =
+            statuses.iter().filter_map(|status| judged(status).err()).min_by_key(|failure| failure.code);
         let shown = |status: &Status| match self.why {
             true => printable_block(&status.why()),
             false => printable_block(&status.to_string()),
@@ -40,18 +42,23 @@ impl StatusArgs {
             false => statuses.iter().map(shown).collect::<Vec<_>>().join("\n"),
         };
         io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)?;
-        outcome
+        worst.map_or(Ok(()), Err)
     }
 }
 
 /// Gives scripts an exit status by what was shown. Without a session, the LAN is no news.
 fn judged(status: &Status) -> Outcome {
     let lan = status.surroundings.lan.trouble();
+    let towards = match status.peers.len() {
+        0 | 1 => String::new(),
+        _ => format!(" towards {}", status.peer),
+    };
     match () {
         () if status.is_up() => Ok(()),
         () if status.is_blocked() => {
             let why = status.surroundings.wan.trouble().map(|why| format!("; the WAN is {why}"));
-            let text = format!("longhaul: control is up, and no data crosses{}", why.unwrap_or_default());
+            let text =
+                format!("longhaul: control{towards} is up, and no data crosses{}", why.unwrap_or_default());
             Err(Failure { code: BLOCKED, text: printable_block(&text).trim_end().to_owned() })
         }
         () if status.session.is_up() => {
@@ -60,7 +67,7 @@ fn judged(status: &Status) -> Outcome {
         }
         () => {
             let state = &status.session.state;
-            Err(Failure { code: NO_SESSION, text: format!("longhaul: no session: {state}") })
+            Err(Failure { code: NO_SESSION, text: format!("longhaul: no session{towards}: {state}") })
         }
     }
 }

@@ -124,6 +124,30 @@ fn programs_tcp_has_no_way_without_forwarding() {
     assert!(findings[0].help.contains("ip route add 10.0.1.0/24 via 10.9.0.2"), "{findings:?}");
 }
 
+/// Findings about one of several peers point at its own keys.
+#[test]
+fn each_of_several_peers_is_told_of_at_its_place() {
+    let text = include_str!("../../../../docs/examples/gateway-several.toml");
+    let gateway = Gateway::parse(Path::new("several.toml"), text).unwrap();
+    let [first, second] = [0, 1].map(|nth| gateway.peers().nth(nth).unwrap().clone());
+    let machine = Machine {
+        forwarding: (false, false),
+        guarded: first.remote.clone(),
+        cut_off: vec![second.address],
+        running: vec![Running::default(), Running { reports: Some(16e3), ..Running::default() }],
+        ..machine()
+    };
+    let findings = judge(&gateway, 2 << 30, &machine);
+    let places = |message: &str| {
+        let found = findings.iter().filter(|found| found.message.contains(message));
+        found.map(|found| found.place().into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(places("has no way through"), ["peer.0.remote", "peer.1.remote"], "{findings:?}");
+    assert_eq!(places("a rule is missing"), ["peer.1.remote"], "{findings:?}");
+    assert_eq!(places("no way to the peer"), ["peer.1.address"], "{findings:?}");
+    assert_eq!(places("fewer reports"), ["peer.1.rate"], "{findings:?}");
+}
+
 #[test]
 fn mtus_and_buffers_are_compared_with_the_file() {
     let told = |text: &str, change: fn(&mut Machine)| {
