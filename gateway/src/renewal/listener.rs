@@ -59,7 +59,7 @@ impl ListenerRenewal {
         self.looks.adopted(stamp);
         if let Some(change) = &change {
             info!("{change}");
-            self.telemetry.events().push(EventKind::Identity, change);
+            self.telemetry.events().about_all().push(EventKind::Identity, change);
         }
         change
     }
@@ -78,7 +78,7 @@ impl ListenerRenewal {
     fn refuse(&mut self, stamp: Stamp, why: &str) {
         if self.looks.refused(stamp) {
             warn!("the admin listener's files have changed, and its former certificate stays: {why}");
-            self.telemetry.events().push(EventKind::Identity, &format!("refused: {why}"));
+            self.telemetry.events().about_all().push(EventKind::Identity, &format!("refused: {why}"));
         }
     }
 }

@@ -45,7 +45,8 @@ impl Devices {
         {
             for text in self.seen.observe(interface, taken, now) {
                 warn!("{text}: {}", rdma::REMEDY);
-                telemetry.events().push(EventKind::LanMistake, &format!("{text}: {}", rdma::REMEDY));
+                let text = format!("{text}: {}", rdma::REMEDY);
+                telemetry.events().about_all().push(EventKind::LanMistake, &text);
             }
         }
         if self.looking.is_none() && now >= self.next {

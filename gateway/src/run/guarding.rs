@@ -72,9 +72,8 @@ fn tell(restored: Result<u64, GuardError>, telemetry: &Telemetry) {
         Ok(0) => {}
         Ok(rules) => {
             telemetry.guard_restored(rules);
-            telemetry
-                .events()
-                .push(EventKind::GuardRestored, &format!("rules missing, and put back: {rules}"));
+            let text = format!("rules missing, and put back: {rules}");
+            telemetry.events().about_all().push(EventKind::GuardRestored, &text);
             warn!(rules, "rules that keep the kernel from forwarding RoCE were missing, and are back");
         }
         Err(error) => {

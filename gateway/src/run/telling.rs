@@ -87,7 +87,7 @@ impl Telling {
         }
         for mistake in &mut self.mistakes {
             if let Some(text) = mistake.observe(&snapshot, now) {
-                telemetry.events().push(EventKind::LanMistake, &text);
+                telemetry.events().about_all().push(EventKind::LanMistake, &text);
                 warn!("{text}");
             }
         }
@@ -202,11 +202,11 @@ impl Telling {
             None => {
                 let name = telemetry.lan_interface().unwrap_or_else(|| "the interface".to_owned());
                 let text = format!("{name} is up, with a carrier and an address");
-                telemetry.events().push(EventKind::LanUp, &text);
+                telemetry.events().about_all().push(EventKind::LanUp, &text);
                 info!("the LAN interface is up again: {text}");
             }
             Some((why, since)) => {
-                telemetry.events().push(EventKind::LanDown, why);
+                telemetry.events().about_all().push(EventKind::LanDown, why);
                 // One warning, whatever else is found out of it.
                 match since == now {
                     true => warn!("the LAN interface is not usable: {why}"),

@@ -259,6 +259,22 @@ fn the_lan_interface_is_told_of_by_its_name() {
     assert!(texts[3].contains("no IPv4 address"), "{texts:?}");
 }
 
+/// The LAN is all peers'.
+#[test]
+fn what_is_about_the_lan_names_none_of_several_peers() {
+    let (start, telemetry, telling) = silent();
+    let telemetry = telemetry.with_events(crate::events::EventLog::default().about("b"));
+    let mut telling = telling.naming("b", true);
+    let plane = telemetry.plane();
+    let mut snapshot = Snapshot { lan_up: 1, lan_backlog_marked: 7, ..Snapshot::default() };
+    snapshot.lan_rejected[Reject::RoceV1.index()] = 1;
+    plane.store(&snapshot);
+    telling.look(&telemetry, start);
+    let events = telemetry.events().since(0).events;
+    let peers: Vec<_> = events.iter().map(|event| (event.kind.as_str(), event.peer.as_deref())).collect();
+    assert_eq!(peers, [("lan_down", None), ("pressure_began", Some("b")), ("lan_mistake", None)]);
+}
+
 /// The warnings among the lines that are logged meanwhile.
 fn warnings(log: impl FnOnce()) -> Vec<String> {
     crate::logs::written(log).into_iter().filter(|line| line.trim_start().starts_with("WARN")).collect()
