@@ -112,7 +112,7 @@ impl Heir {
     /// See [`NotTaken`].
     pub fn connect(path: &Path) -> Result<Self, NotTaken> {
         let nobody = |source| NotTaken::Nobody { path: path.to_owned(), source };
-        let mut stream = UnixStream::connect(path).map_err(nobody)?;
+        let mut stream = reach(path).map_err(nobody)?;
         let there = socket_peercred(&stream).map_err(|error| nobody(error.into()))?;
         let own = geteuid();
         if !own.is_root() && !there.uid.is_root() && there.uid != own {
@@ -294,4 +294,14 @@ fn ask(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
     let is_older = status == "404" || words.is_empty();
     let why = if is_older { "it is of an older version, and takes a restart" } else { words };
     Ok(Err(why.to_owned()))
+}
+
+/// Connects to a socket. A signal that comes meanwhile is no answer.
+fn reach(path: &Path) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            reached => return reached,
+        }
+    }
 }
