@@ -21,6 +21,7 @@ mod incoming;
 mod kept;
 mod lan_queue;
 mod lookup;
+pub mod members;
 mod near_side;
 mod openings;
 mod ordered;

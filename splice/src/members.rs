@@ -1,0 +1,442 @@
+//! Several gateways of one site: which of them speaks for two hosts
+//! (`docs/adr/0024-several-gateways.md`). Not wired yet: no gateway has members today.
+//!
+//! A member is one of a site's gateways. Each runs one [`Members`]. For two hosts, one member of a
+//! site is to speak to the host there. By its view that is the *owner*: the live member with the
+//! highest hash of itself and the two hosts. Views differ for a while, so the owner also needs the
+//! agreement of the other site's members. As long as it has that, it *speaks*.
+//!
+//! - *Leases.* A member sends beats to each member of the other site. The answers are its lease
+//!   there. All that a peer agreed to is void as soon as the lease has ended.
+//! - *Terms.* Each take-over of two hosts has a higher term. No two processes have the same one.
+//!   A peer obeys the highest, and has the holder yield before it agrees with another.
+//! - A member speaks while each peer that it has a lease of agrees, and one at least.
+//!
+//! So no peer agrees with two members at a time. Two members of a site can speak for the same hosts
+//! only if no peer reaches both.
+//!
+//! A frame of the LAN, or a record of the peer, that comes to another member goes on to the owner
+//! once, and is never handed over again.
+
+mod arbiter;
+mod claims;
+mod lease;
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use arbiter::Arbiter;
+use claims::Claims;
+use lease::PeerLease;
+
+/// Members of a site at most.
+pub const MOST_MEMBERS: usize = 8;
+
+/// A member: a number that all members of both sites know it by. No two have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u32);
+
+/// One life of a member. A process that is started anew is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Process {
+    /// The member.
+    pub member: MemberId,
+    /// Drawn at random for each start.
+    pub incarnation: u64,
+}
+
+/// Two hosts, whichever of them sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostPair {
+    low: IpAddr,
+    high: IpAddr,
+}
+
+impl HostPair {
+    /// The pair of these hosts.
+    #[must_use]
+    pub fn new(one: IpAddr, other: IpAddr) -> Self {
+        Self { low: one.min(other), high: one.max(other) }
+    }
+
+    /// Returns how much a member is meant for the pair: the highest is.
+    fn weight(self, member: MemberId) -> u64 {
+        let mut hash = mix(u64::from(member.0));
+        for address in [self.low, self.high] {
+            let bits = match address {
+                IpAddr::V4(address) => u128::from(address.to_bits()),
+                IpAddr::V6(address) => address.to_bits(),
+            };
+            // Both halves of it.
+            hash = mix(hash ^ (bits >> 64) as u64);
+            hash = mix(hash ^ bits as u64);
+        }
+        hash
+    }
+}
+
+/// Spreads all bits over all: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+fn mix(bits: u64) -> u64 {
+    let bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// Returns the pair's owner among these members, whatever their order.
+#[must_use]
+pub fn owner(pair: HostPair, members: impl IntoIterator<Item = MemberId>) -> Option<MemberId> {
+    members.into_iter().max_by_key(|member| (pair.weight(*member), *member))
+}
+
+/// The order of take-overs. No two processes have the same term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Term {
+    /// One more than any that the process knew of.
+    pub count: u64,
+    /// The process that takes over.
+    pub by: Process,
+}
+
+/// A lease, as the peer that gave it numbers them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseId {
+    /// The peer's life.
+    pub incarnation: u64,
+    /// Counts its leases.
+    pub count: u64,
+}
+
+/// A word from one member to another. Whoever drives the core authenticates the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// To members of the own site: this process lives, and takes its part.
+    Alive,
+    /// To a peer: extend the lease. Nanoseconds since the sender's start.
+    Beat(u64),
+    /// The peer's answer, with the number of the beat. Without a lease: it has just been started,
+    /// and agrees with nobody yet.
+    Beaten(u64, Option<LeaseId>),
+    /// To peers: the sender is to speak for the pair under this term.
+    Claim(HostPair, Term),
+    /// The peer agrees, as long as this lease lasts.
+    Agreed(HostPair, Term, LeaseId),
+    /// The peer does not agree with the first term: it knows of the second.
+    Outbid(HostPair, Term, Term),
+    /// The peer asks the holder to fall silent for this term.
+    Yield(HostPair, Term),
+    /// The sender does not speak under any term below this one, nor will it.
+    Yielded(HostPair, Term),
+    /// The sender speaks no more under this term.
+    Release(HostPair, Term),
+}
+
+/// Times of the core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Between two beats, and two words to the own site.
+    pub beat: Duration,
+    /// A member of the own site that says nothing for so long is dead.
+    pub dead: Duration,
+    /// How long a lease lasts after the beat that it was extended by. More than a round trip and
+    /// some beats.
+    pub lease: Duration,
+    /// Between two claims of a pair on the same peers.
+    pub retry: Duration,
+    /// A member that was outbid for a pair claims it again only after this.
+    pub hold_off: Duration,
+    /// A pair that nothing comes for is forgotten after this.
+    pub idle: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self {
+            beat: Duration::from_millis(100),
+            dead: Duration::from_millis(500),
+            lease: Duration::from_secs(1),
+            retry: Duration::from_millis(50),
+            hold_off: Duration::from_secs(1),
+            idle: Duration::from_secs(300),
+        }
+    }
+}
+
+impl Times {
+    /// The time that a peer counts a lease for: an eighth longer, since clocks do not go alike.
+    fn lease_by_peer(&self) -> Duration {
+        self.lease + self.lease / 8
+    }
+
+    /// The time after which, without a new fault, each pair that something comes for has one
+    /// speaker: its owner. `rtt`: the longest round trip between members.
+    #[must_use]
+    pub fn settled_within(&self, rtt: Duration) -> Duration {
+        self.dead + self.lease_by_peer() + self.hold_off + 4 * (self.beat + self.retry + rtt)
+    }
+}
+
+/// The fate of a frame of the LAN, or of a record of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is handled here: this member speaks for the pair.
+    Here,
+    /// It goes on to this member, marked as handed over.
+    HandOver(MemberId),
+    /// It is dropped: this member is about to speak for the pair. Senders repeat.
+    NotYet,
+    /// It is dropped: it was handed over, and this member does not speak for the pair.
+    Stray,
+    /// It is dropped: there are too many pairs.
+    Full,
+}
+
+/// One member's knowledge of its site and of the other one.
+///
+/// # Driver contract
+/// - After each call, take messages by [`Members::poll_transmit`] until `None`.
+/// - Call [`Members::handle_timeout`] at [`Members::next_timeout`].
+/// - `incarnation` and the numbers of members are unique. `now` never goes back.
+/// - Ask [`Members::speaks`] before anything is sent to a host unasked, as for a timer.
+/// - Messages may be lost, doubled and reordered. Their sender must be authenticated.
+///
+/// # Bounds
+/// Memory for `pairs` pairs in each of the two roles, and for as many messages.
+#[derive(Debug)]
+pub struct Members {
+    me: Process,
+    times: Times,
+    started: Instant,
+    others: Vec<Other>,
+    peers: Vec<PeerLease>,
+    claims: Claims,
+    arbiter: Arbiter,
+    out: Outbox,
+    next_beat: Instant,
+    /// When tables are next looked through for what can be forgotten.
+    next_sweep: Instant,
+}
+
+/// Another member of the own site.
+#[derive(Debug)]
+struct Other {
+    member: MemberId,
+    heard: Option<Instant>,
+}
+
+/// Messages on their way out.
+#[derive(Debug)]
+struct Outbox {
+    queue: VecDeque<(MemberId, Message)>,
+    most: usize,
+}
+
+impl Outbox {
+    /// One beyond the bound is lost, as if the network had lost it.
+    fn push(&mut self, to: MemberId, message: Message) {
+        if self.queue.len() < self.most {
+            self.queue.push_back((to, message));
+        }
+    }
+}
+
+impl Members {
+    /// A member that has just been started. `others`: of its site; `peers`: of the other site. Of
+    /// each, at most [`MOST_MEMBERS`] count.
+    #[must_use]
+    pub fn new(
+        me: Process,
+        others: &[MemberId],
+        peers: &[MemberId],
+        (times, pairs): (Times, usize),
+        now: Instant,
+    ) -> Self {
+        let others = others.iter().filter(|member| **member != me.member).take(MOST_MEMBERS - 1);
+        let peers = peers.iter().take(MOST_MEMBERS);
+        Self {
+            me,
+            times,
+            started: now,
+            others: others.map(|member| Other { member: *member, heard: None }).collect(),
+            peers: peers.map(|peer| PeerLease::new(*peer)).collect(),
+            claims: Claims::new(pairs),
+            arbiter: Arbiter::new(me.incarnation, pairs, now + times.lease_by_peer()),
+            out: Outbox { queue: VecDeque::new(), most: pairs.saturating_add(4 * MOST_MEMBERS) },
+            next_beat: now,
+            next_sweep: now + times.lease,
+        }
+    }
+
+    /// Returns the live members of the own site, this one among them once it takes its part: it
+    /// first listens for as long as others would need to be heard.
+    pub fn live(&self, now: Instant) -> impl Iterator<Item = MemberId> {
+        let me = self.takes_part(now).then_some(self.me.member);
+        let dead = self.times.dead;
+        let is_live = move |other: &&Other| {
+            other.heard.is_some_and(|heard| now.saturating_duration_since(heard) < dead)
+        };
+        self.others.iter().filter(is_live).map(|other| other.member).chain(me)
+    }
+
+    fn takes_part(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.started) >= self.times.dead
+    }
+
+    /// Decides what becomes of a frame or a record of the pair. `handed_by`: the member that handed
+    /// it over, if one did.
+    pub fn arrived(&mut self, pair: HostPair, handed_by: Option<MemberId>, now: Instant) -> Fate {
+        let owner = owner(pair, self.live(now));
+        if owner != Some(self.me.member) {
+            self.release(pair);
+            return match (handed_by, owner) {
+                (None, Some(owner)) => Fate::HandOver(owner),
+                (None, None) => Fate::NotYet,
+                (Some(_), _) => Fate::Stray,
+            };
+        }
+        let Some(claim) = self.claims.get(pair, now) else { return Fate::Full };
+        if let Some((by, until)) = claim.outbid() {
+            // Who took the pair over leaves it, if that one hands it over.
+            if handed_by != Some(by.member) && now < until {
+                return match handed_by {
+                    Some(_) => Fate::Stray,
+                    None if by.member == self.me.member => Fate::NotYet,
+                    None => Fate::HandOver(by.member),
+                };
+            }
+        }
+        if claim.is_agreed(&self.peers, now) {
+            return Fate::Here;
+        }
+        let term = claim.begin(self.me);
+        if claim.may_ask(&self.times, now) {
+            let peers = self.peers.iter().zip(0..);
+            for (peer, _) in peers.filter(|(peer, place)| claim.lacks(peer, *place, now)) {
+                self.out.push(peer.member(), Message::Claim(pair, term));
+            }
+        }
+        Fate::NotYet
+    }
+
+    /// Returns true if this member may say something to hosts for the pair.
+    #[must_use]
+    pub fn speaks(&self, pair: HostPair, now: Instant) -> bool {
+        self.term(pair, now).is_some()
+    }
+
+    /// Returns the term under which this member speaks for the pair.
+    #[must_use]
+    pub fn term(&self, pair: HostPair, now: Instant) -> Option<Term> {
+        let claim = self.claims.find(pair)?;
+        let is_mine = owner(pair, self.live(now)) == Some(self.me.member);
+        claim.term().filter(|_| is_mine && claim.is_agreed(&self.peers, now))
+    }
+
+    /// Returns the peer's member that records of the pair go to: the one that this one agrees with,
+    /// or else the owner among those that have a lease here.
+    #[must_use]
+    pub fn towards(&self, pair: HostPair, now: Instant) -> Option<MemberId> {
+        self.arbiter.holder(pair, now).or_else(|| owner(pair, self.arbiter.leased(now)))
+    }
+
+    /// Takes a message of a process of either site. What does not come from a known member is
+    /// ignored.
+    pub fn handle_message(&mut self, from: Process, message: Message, now: Instant) {
+        if message == Message::Alive {
+            let mut others = self.others.iter_mut();
+            if let Some(other) = others.find(|other| other.member == from.member) {
+                other.heard = Some(now);
+            }
+        } else if let Some(place) = self.peers.iter().position(|peer| peer.member() == from.member) {
+            self.handle_peer(from, place, message, now);
+        }
+    }
+
+    /// Takes a message of the peer at a place.
+    fn handle_peer(&mut self, from: Process, place: usize, message: Message, now: Instant) {
+        match message {
+            Message::Alive => {}
+            Message::Beat(sent) => {
+                let lease = self.arbiter.beat(from, self.times.lease_by_peer(), now);
+                self.out.push(from.member, Message::Beaten(sent, lease));
+            }
+            Message::Beaten(sent, lease) => {
+                let sent = self.started.checked_add(Duration::from_nanos(sent));
+                let lease = lease.filter(|lease| lease.incarnation == from.incarnation);
+                if let (Some(peer), Some(sent)) = (self.peers.get_mut(place), sent) {
+                    peer.answered(sent, lease, &self.times, now);
+                }
+            }
+            Message::Claim(pair, term) => self.arbiter.claim(pair, term, from, now, &mut self.out),
+            Message::Yielded(pair, to) => self.arbiter.yielded(pair, to, from, now, &mut self.out),
+            Message::Release(pair, term) => self.arbiter.release(pair, term, from, now, &mut self.out),
+            Message::Agreed(pair, term, lease) => {
+                if let Some(claim) = self.claims.known(pair) {
+                    claim.agreed(term, place, lease);
+                }
+            }
+            Message::Outbid(pair, term, by) => {
+                if self.claims.known(pair).is_some_and(|claim| claim.term() == Some(term)) {
+                    self.claims.give_way(pair, by, now + self.times.hold_off);
+                    self.tell_release(pair, term);
+                }
+            }
+            Message::Yield(pair, to) => {
+                self.claims.give_way(pair, to, now + self.times.hold_off);
+                self.out.push(from.member, Message::Yielded(pair, to));
+            }
+        }
+    }
+
+    /// The pair is another member's by the view.
+    fn release(&mut self, pair: HostPair) {
+        if let Some(term) = self.claims.known(pair).and_then(claims::Claim::leave) {
+            self.tell_release(pair, term);
+        }
+    }
+
+    fn tell_release(&mut self, pair: HostPair, term: Term) {
+        for peer in &self.peers {
+            self.out.push(peer.member(), Message::Release(pair, term));
+        }
+    }
+
+    /// Returns the next message and the member that it is for.
+    pub fn poll_transmit(&mut self) -> Option<(MemberId, Message)> {
+        self.out.queue.pop_front()
+    }
+
+    /// Returns when [`Members::handle_timeout`] is to be called.
+    #[must_use]
+    pub fn next_timeout(&self) -> Instant {
+        self.next_beat
+    }
+
+    /// Sends what is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if now < self.next_beat {
+            return;
+        }
+        self.next_beat = now + self.times.beat;
+        if self.takes_part(now) {
+            for other in &self.others {
+                self.out.push(other.member, Message::Alive);
+            }
+        }
+        let sent = now.saturating_duration_since(self.started).as_nanos();
+        for peer in &self.peers {
+            self.out.push(peer.member(), Message::Beat(u64::try_from(sent).unwrap_or(u64::MAX)));
+        }
+        if now >= self.next_sweep {
+            self.next_sweep = now + self.times.lease;
+            for (pair, term) in self.claims.forget_idle(self.times.idle, now) {
+                self.tell_release(pair, term);
+            }
+            self.arbiter.forget_void(now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! The member's own part: pairs that it speaks for, or would.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::lease::PeerLease;
+use super::{HostPair, LeaseId, MOST_MEMBERS, Process, Term, Times};
+
+/// All pairs that something came for.
+#[derive(Debug)]
+pub(super) struct Claims {
+    by_pair: BTreeMap<HostPair, Claim>,
+    most: usize,
+    /// The highest count of a term for a pair that is not in the table. New claims are above it.
+    floor: u64,
+}
+
+/// A member's claim on one pair.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// The highest count of a term that is known.
+    known: u64,
+    state: State,
+    /// When something last came.
+    used: Instant,
+}
+
+#[derive(Debug)]
+enum State {
+    /// It claims nothing.
+    Idle,
+    /// It claims, and perhaps speaks.
+    Claimed {
+        term: Term,
+        /// The leases under which peers agreed, in the peers' order.
+        agreed: [Option<LeaseId>; MOST_MEMBERS],
+        asked: Option<Instant>,
+    },
+    /// Another process has a higher term.
+    Outbid { by: Process, until: Instant },
+}
+
+impl Claims {
+    pub(super) fn new(most: usize) -> Self {
+        Self { by_pair: BTreeMap::new(), most, floor: 0 }
+    }
+
+    /// Returns the pair's claim for something that came; `None`: there are too many.
+    pub(super) fn get(&mut self, pair: HostPair, now: Instant) -> Option<&mut Claim> {
+        if self.by_pair.len() >= self.most && !self.by_pair.contains_key(&pair) {
+            return None;
+        }
+        let idle = || Claim { known: self.floor, state: State::Idle, used: now };
+        let claim = self.by_pair.entry(pair).or_insert_with(idle);
+        claim.used = now;
+        Some(claim)
+    }
+
+    pub(super) fn find(&self, pair: HostPair) -> Option<&Claim> {
+        self.by_pair.get(&pair)
+    }
+
+    pub(super) fn known(&mut self, pair: HostPair) -> Option<&mut Claim> {
+        self.by_pair.get_mut(&pair)
+    }
+
+    /// Forgets pairs that nothing has come for, and returns the terms that are released with them.
+    pub(super) fn forget_idle(&mut self, idle: Duration, now: Instant) -> Vec<(HostPair, Term)> {
+        let is_idle = |_: &HostPair, claim: &mut Claim| now.saturating_duration_since(claim.used) >= idle;
+        let gone: Vec<_> = self.by_pair.extract_if(.., is_idle).collect();
+        self.floor = gone.iter().map(|(_, claim)| claim.known).fold(self.floor, u64::max);
+        gone.into_iter().filter_map(|(pair, claim)| Some((pair, claim.term()?))).collect()
+    }
+
+    /// Takes that another process has a higher term: this one falls silent, if it spoke.
+    pub(super) fn give_way(&mut self, pair: HostPair, to: Term, until: Instant) {
+        match self.by_pair.get_mut(&pair) {
+            Some(claim) if claim.term().is_none_or(|term| term < to) => claim.outbid_by(to, until),
+            Some(_) => {}
+            None => self.floor = self.floor.max(to.count),
+        }
+    }
+}
+
+impl Claim {
+    pub(super) fn term(&self) -> Option<Term> {
+        match self.state {
+            State::Claimed { term, .. } => Some(term),
+            State::Idle | State::Outbid { .. } => None,
+        }
+    }
+
+    /// Returns who has a higher term, and until when that one is left in peace.
+    pub(super) fn outbid(&self) -> Option<(Process, Instant)> {
+        match self.state {
+            State::Outbid { by, until } => Some((by, until)),
+            State::Idle | State::Claimed { .. } => None,
+        }
+    }
+
+    /// Returns true if each peer agrees that there is a lease of, and one at least.
+    pub(super) fn is_agreed(&self, peers: &[PeerLease], now: Instant) -> bool {
+        peers.iter().any(|peer| peer.valid(now).is_some())
+            && self.term().is_some()
+            && !peers.iter().zip(0..).any(|(peer, place)| self.lacks(peer, place, now))
+    }
+
+    /// Returns true if the peer at a place would have to agree, and has not.
+    pub(super) fn lacks(&self, peer: &PeerLease, place: usize, now: Instant) -> bool {
+        let State::Claimed { agreed, .. } = &self.state else { return peer.valid(now).is_some() };
+        peer.valid(now).is_some_and(|lease| agreed.get(place).copied().flatten() != Some(lease))
+    }
+
+    /// Returns the term that is claimed: a new one, if none was.
+    pub(super) fn begin(&mut self, me: Process) -> Term {
+        if let Some(term) = self.term() {
+            return term;
+        }
+        self.known += 1;
+        let term = Term { count: self.known, by: me };
+        self.state = State::Claimed { term, agreed: [None; MOST_MEMBERS], asked: None };
+        term
+    }
+
+    /// Returns true if it is time to ask the peers, and takes it that they are.
+    pub(super) fn may_ask(&mut self, times: &Times, now: Instant) -> bool {
+        let State::Claimed { asked, .. } = &mut self.state else { return false };
+        let is_time = asked.is_none_or(|last| now.saturating_duration_since(last) >= times.retry);
+        if is_time {
+            *asked = Some(now);
+        }
+        is_time
+    }
+
+    /// Takes that the peer at a place agrees with a term.
+    pub(super) fn agreed(&mut self, with: Term, place: usize, lease: LeaseId) {
+        if let State::Claimed { term, agreed, .. } = &mut self.state
+            && *term == with
+            && let Some(agreed) = agreed.get_mut(place)
+        {
+            *agreed = Some(lease);
+        }
+    }
+
+    /// Falls silent for a higher term.
+    pub(super) fn outbid_by(&mut self, term: Term, until: Instant) {
+        self.known = self.known.max(term.count);
+        self.state = State::Outbid { by: term.by, until };
+    }
+
+    /// Falls silent since the pair is another member's; returns the term that it had.
+    pub(super) fn leave(&mut self) -> Option<Term> {
+        let term = self.term();
+        self.state = State::Idle;
+        term
+    }
+}
