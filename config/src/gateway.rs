@@ -310,6 +310,9 @@ pub struct Limits {
     pub flows: u32,
     /// A flow without a packet for this long is forgotten.
     pub idle_flow: Duration,
+    /// How long a gateway that is told to stop still carries everything, so that routes can move
+    /// hosts elsewhere first.
+    pub withdraw: Duration,
     /// How long a graceful stop waits for what is in flight.
     pub drain: Duration,
     /// How long a target may answer RNR before the requester is told.
@@ -325,6 +328,7 @@ impl Default for Limits {
             total_buffer: ByteSize::mib(512),
             flows: 100_000,
             idle_flow: Duration::secs(300),
+            withdraw: Duration::secs(0),
             drain: Duration::secs(5),
             rnr: Duration::secs(30),
             target_dead: Duration::secs(10),

@@ -1,5 +1,5 @@
-//! The admin listener: /metrics for Prometheus, /status, /flows, /doctor and /events as JSON,
-//! /trace for `longhaul record`, /reload to have the policy file read again, and a page for
+//! The admin listener: /metrics for Prometheus, /status, /healthy, /flows, /doctor and /events as
+//! JSON, /trace for `longhaul record`, /reload to have the policy file read again, and a page for
 //! browsers, over plain HTTP/1.1. A Unix socket beside it, or in its place, answers the same to
 //! whoever may open it.
 //!
@@ -25,6 +25,7 @@ mod exposition;
 mod facts;
 mod fetch;
 mod flows;
+mod health;
 mod lanes;
 mod mistakes;
 mod mtu;
@@ -75,8 +76,9 @@ pub use address::{Address, Endpoint, parse_address, site_name};
 pub use admission::{Doors, Listener, Token};
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use doctor::{DoctorReport, DoctoredFlow, PatienceSource, Verdict};
-pub use fetch::{FetchError, ask, fetch, reload};
+pub use fetch::{FetchError, ask, fetch, health, reload};
 pub use flows::{Flow, FlowFilter, FlowList, State};
+pub use health::{Health, PeerHealth, Unhealthy};
 pub use lanes::{LaneState, LaneStatus};
 pub use mistakes::LanMistakes;
 pub use mtu::{MtuState, MtuStatus};
@@ -248,6 +250,14 @@ impl Admin {
         status
     }
 
+    /// The answer to /healthy, by the peer that is named, or else by all.
+    fn health(&self, peer: Option<&str>, now: Instant) -> Health {
+        let is_meant = |admin: &&Self| peer.is_none_or(|name| admin.config.peer.name == name);
+        let peers = self.all().filter(is_meant);
+        let peers = peers.map(|admin| PeerHealth::new(admin.peer(), &admin.telemetry, now)).collect();
+        Health::new(&self.telemetry, peers, now)
+    }
+
     /// The answer to /trace: the way from the peer from a place on.
     pub fn trace(&self, from: u64) -> String {
         self.recorder.trace(from, &format!("{} > {}", self.config.peer.name, self.config.site.name))
@@ -407,6 +417,14 @@ impl Admin {
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
             "/status" => json(StatusCode::OK, &Status { peers: self.peers(), ..admin.status(now) }),
+            "/healthy" => {
+                let health = self.health(peer, now);
+                let status = match health.is_healthy {
+                    true => StatusCode::OK,
+                    false => StatusCode::SERVICE_UNAVAILABLE,
+                };
+                json(status, &health)
+            }
             "/flows" if !admin.has_class(filter.class.as_deref()) => {
                 bad("no such class: /status lists those of the policy\n")
             }
@@ -415,7 +433,7 @@ impl Admin {
             "/events" => json(StatusCode::OK, &admin.telemetry.events().since(from)),
             "/trace" => reply(StatusCode::OK, TEXT, admin.trace(from)),
             _ => {
-                let there = "there are /, /metrics, /status, /flows, /doctor, /events, /trace and /reload\n";
+                let there = "there are /, /metrics, /status, /healthy, /flows, /doctor, /events, /trace and /reload\n";
                 reply(StatusCode::NOT_FOUND, TEXT, there.to_owned())
             }
         }

@@ -13,6 +13,7 @@ mod strangers;
 mod supervisor;
 mod takeover;
 mod telling;
+mod withdrawal;
 mod workers;
 
 use std::io;
@@ -48,6 +49,7 @@ use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
+use withdrawal::Withdrawal;
 use workers::{PeerResources, Threads, WorkerResources, Workers};
 
 use crate::admin::{Admin, Doors, Serving};
@@ -147,9 +149,10 @@ pub struct Files {
     pub announce: Option<oneshot::Sender<String>>,
 }
 
-/// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully: within
-/// `limits.drain` flows finish or end in an error, and what was changed on this machine is put
-/// back. Until then it reads its policy file again whenever `asked` says so; `requests` is the
+/// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully. For
+/// `limits.withdraw` it goes on and is not healthy.
+/// Within `limits.drain` flows finish or end in an error, and what was changed on this machine is
+/// put back. Until then it reads its policy file again whenever `asked` says so; `requests` is the
 /// way there for the admin listener. If another process takes over, it ends at once, and leaves
 /// everything as it is. `notifier` hears when it is ready.
 ///
@@ -219,6 +222,7 @@ struct Running {
     stopping: watch::Sender<Stop>,
     serving: Serving,
     listener: Option<ListenerRenewal>,
+    withdrawal: Withdrawal,
     /// Beside it what keeps other gateways off the interface, as long as it lives.
     legacy: (Legacy, Option<UnixListener>),
 }
@@ -236,7 +240,12 @@ impl Running {
         let mut preparing: Option<Preparing> = None;
         loop {
             tokio::select! {
-                _ = &mut stop => return Ok(End::Asked),
+                _ = &mut stop, if !self.withdrawal.has_begun() => {
+                    // Whoever is about to take over would go on with a gateway that is to end.
+                    preparing = None;
+                    self.withdrawal.begin(&self.telemetries, tokio::time::Instant::now());
+                }
+                () = self.withdrawal.end() => return Ok(End::Asked),
                 Some(ended) = self.tasks.join_next() => {
                     return Err(ended.unwrap_or(Ok(())).err().unwrap_or(RunError::PlaneEnded));
                 }
@@ -244,7 +253,7 @@ impl Running {
                     // Whoever asked may not have waited.
                     let _ = reply.send(self.reload().await);
                 }
-                Some(claimant) = heirs.recv(), if preparing.is_none() => {
+                Some(claimant) = heirs.recv(), if preparing.is_none() && !self.withdrawal.has_begun() => {
                     preparing = self.greet(claimant).await;
                 }
                 (prepared, place) = handover::prepared(&mut preparing) => {
@@ -331,8 +340,7 @@ async fn set_up(
     for ((workers, sightings), telemetry) in workers.iter().zip(sightings).zip(&telemetries) {
         choosers.push(workers.choose(sightings, Arc::clone(telemetry))?);
     }
-    let listener = doors.renewal(&telemetries);
-    let (admins, serving) = doors.serve(&peers, &requests)?;
+    let (listener, (admins, serving)) = (doors.renewal(&telemetries), doors.serve(&peers, &requests)?);
     tell_start(&gateway, &telemetries, notifier);
     let stopping = watch::Sender::new(Stop::No);
     let each = peers.into_iter().zip(controls).zip(workers);
@@ -350,6 +358,7 @@ async fn set_up(
         stopping,
         serving,
         listener,
+        withdrawal: Withdrawal::new(gateway.limits.withdraw.get()),
         legacy: (legacy, lock),
     }))
 }

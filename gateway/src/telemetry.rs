@@ -318,6 +318,16 @@ impl Telemetry {
         lock(&self.surroundings).judge_wan(why, now).cloned()
     }
 
+    /// Takes that the gateway was told to stop. The first time counts.
+    pub fn leave(&self, now: Instant) {
+        lock(&self.surroundings).leaving.get_or_insert(now);
+    }
+
+    /// Returns when the gateway was told to stop, if it was.
+    pub fn leaving(&self) -> Option<Instant> {
+        lock(&self.surroundings).leaving
+    }
+
     /// Returns how the LAN was judged last.
     pub fn lan(&self) -> Standing {
         lock(&self.surroundings).lan.clone()

@@ -497,7 +497,7 @@ fn schemas_are_generated() {
     let folder = tempfile::tempdir().unwrap();
     let (code, _, err) = parts(&longhaul(folder.path(), &["generate", "."]));
     assert_eq!(code, Some(0), "{err}");
-    let of_gateways = ["status", "flows", "doctor", "events", "reload", "record"];
+    let of_gateways = ["status", "healthy", "flows", "doctor", "events", "reload", "record"];
     for name in of_gateways.into_iter().chain(["check", "init", "keys", "plan", "simulate"]) {
         let text = fs::read_to_string(folder.path().join(format!("schema/{name}.schema.json"))).unwrap();
         let schema: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -41,6 +41,8 @@ mod rest;
 mod resume;
 #[path = "pair/service.rs"]
 mod service;
+#[path = "pair/stop.rs"]
+mod stop;
 #[path = "pair/take_over.rs"]
 mod take_over;
 #[path = "pair/times.rs"]
@@ -666,27 +668,6 @@ fn a_killed_gateway_is_survived(site: Site) {
     pair.complete_transfer(40);
     pair.wait_for("something is left", is_empty);
     pair.testbed.stop().unwrap();
-}
-
-/// The stopping gateway has the far halves, or the near halves, alone, of the flows of this
-/// transfer. They are busy to the end.
-fn a_stopped_gateway_is_heard_of(site: Site) {
-    let mut pair = Pair::start_otherwise(1, |plan| plan.limits += "\ndrain = \"300 ms\"");
-    let (client, server) = pair.transfer(Limit::Messages(1_000_000));
-    wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
-    pair.testbed.stop_one(site).unwrap();
-    both_end_with_errors(client, server);
-    pair.testbed.stop().unwrap();
-}
-
-#[test]
-fn programs_learn_of_a_requesters_gateway_stopped() {
-    a_stopped_gateway_is_heard_of(Site::A);
-}
-
-#[test]
-fn programs_learn_of_a_targets_gateway_stopped() {
-    a_stopped_gateway_is_heard_of(Site::B);
 }
 
 #[test]

@@ -444,6 +444,12 @@ fn limits(sink: &mut Sink, mut section: Section<'_, '_>) -> Limits {
             default.idle_flow,
             unit(Duration::secs(1)..=Duration::secs(86_400), "5 min"),
         ),
+        withdraw: section.or(
+            sink,
+            "withdraw",
+            default.withdraw,
+            unit(Duration::secs(0)..=Duration::secs(60), "3 s"),
+        ),
         drain: section.or(sink, "drain", default.drain, unit(Duration::secs(0)..=Duration::secs(600), "5 s")),
         rnr: section.or(sink, "rnr", default.rnr, unit(Duration::millis(1)..=Duration::secs(3600), "30 s")),
         target_dead: section.or(

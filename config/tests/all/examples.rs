@@ -232,6 +232,7 @@ fn socket_mode() {
         total_buffer = "8 MiB"
         flows = 10
         idle_flow = "2 s"
+        withdraw = "3 s"
         drain = "0 s"
         rnr = "1 s"
         target_dead = "250 ms"
@@ -250,6 +251,7 @@ fn socket_mode() {
     assert_eq!(gateway.identity.certificate, Path::new("/keys/a.crt"));
     assert_eq!(gateway.identity.key, Path::new("etc/a.key"));
     assert_eq!(gateway.limits.flow_buffer.map(|size| size.bytes()), Some(1 << 20));
+    assert_eq!(gateway.limits.withdraw.get(), Duration::from_secs(3));
     assert_eq!(gateway.limits.drain.get(), Duration::ZERO);
     assert_eq!(gateway.load_policy().unwrap(), Policy::default());
 }

@@ -1,5 +1,5 @@
-//! The client of `longhaul status`, `longhaul record` and `longhaul reload`: one request, bounded
-//! in time and size.
+//! The client of `longhaul status`, `healthy`, `record` and `reload`: one request, bounded in time
+//! and size.
 
 use std::io;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, CertificateError};
 
 use super::address::{Endpoint, Way, authority_of};
+use super::health::Health;
 use crate::requests::Answer;
 
 const TIME: Duration = Duration::from_secs(5);
@@ -108,6 +109,20 @@ pub async fn ask<T: DeserializeOwned>(endpoint: &Endpoint, path: &str) -> Result
     let text = fetch(endpoint, path).await?;
     let unknown = |source| FetchError::Unknown { address: endpoint.to_string(), source };
     serde_json::from_str(&text).map_err(unknown)
+}
+
+/// Asks whether hosts' packets are to come to a gateway. That they are not is an answer, too.
+///
+/// # Errors
+/// See [`FetchError`].
+pub async fn health(endpoint: &Endpoint) -> Result<Health, FetchError> {
+    let address = endpoint.to_string();
+    match within_time(endpoint, Method::GET, &endpoint.target("/healthy")).await? {
+        (StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE, text) => {
+            serde_json::from_str(&text).map_err(|source| FetchError::Unknown { address, source })
+        }
+        (status, text) => Err(refused(address, status, text)),
+    }
 }
 
 /// Has a gateway read its policy file again. A file that was refused is an answer, too.

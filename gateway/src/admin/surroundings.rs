@@ -24,6 +24,9 @@ pub struct Surroundings {
     /// Ends of the certificates that are known.
     #[serde(default)]
     pub certificates: Vec<CertificateStatus>,
+    /// For how long the gateway is not healthy, since it was told to stop; absent if it was not.
+    #[serde(default)]
+    pub stopping_for: Option<f64>,
 }
 
 /// When a certificate expires.
@@ -116,7 +119,14 @@ impl Surroundings {
             lan: SideStatus::new(&telemetry.lan(), telemetry.lan_interface(), now),
             wan: SideStatus::new(&telemetry.wan(), None, now),
             certificates: CertificateStatus::all(telemetry, UnixTime::now()),
+            stopping_for: telemetry.leaving().map(|since| now.saturating_duration_since(since).as_secs_f64()),
         }
+    }
+
+    /// Returns that the gateway was told to stop, in a line, if it was.
+    #[must_use]
+    pub fn stopping(&self) -> Option<String> {
+        self.stopping_for.map(|span| format!("told so {} ago; not healthy", human::span(span)))
     }
 
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,6 +134,9 @@ impl Surroundings {
             if let Some(trouble) = side.trouble() {
                 writeln!(f, "{name:<9}{trouble}")?;
             }
+        }
+        if let Some(stopping) = self.stopping() {
+            writeln!(f, "stopping {stopping}")?;
         }
         let each: Vec<String> = self.certificates.iter().map(CertificateStatus::text).collect();
         if each.is_empty() { Ok(()) } else { writeln!(f, "certs    {}", each.join("; ")) }

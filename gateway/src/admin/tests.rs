@@ -1,5 +1,6 @@
 //! The listener over real sockets on loopback, and the numbers it shows.
 
+mod health;
 mod standing;
 
 use std::net::SocketAddr;

@@ -7,12 +7,15 @@ use std::io;
 pub(super) const FAILED: u8 = 1;
 /// Exit status after wrong usage, or for a file that cannot be used.
 pub(super) const UNUSABLE: u8 = 2;
-/// Exit status of `longhaul status` without a session.
+/// Exit status of `longhaul status` and `healthy` without a session.
 pub(super) const NO_SESSION: u8 = 3;
-/// Exit status of `longhaul status` for a session whose data path is dead.
+/// Exit status of both for a session whose data path is dead.
 pub(super) const BLOCKED: u8 = 4;
-/// Exit status of `longhaul status` if hosts cannot use the LAN.
+/// Exit status of both if hosts cannot use the LAN.
 pub(super) const NO_LAN: u8 = 5;
+
+/// Exit status of `longhaul healthy` if the gateway was told to stop.
+pub(super) const STOPPING: u8 = 6;
 
 /// Why a command did not do what it was asked.
 pub(super) struct Failure {

@@ -59,9 +59,10 @@ fn at(path: &Path) -> impl Fn(io::Error) -> Failure {
 }
 
 /// JSON schemas of what commands print with `--json`, by command.
-fn schemas() -> [(&'static str, Schema); 11] {
+fn schemas() -> [(&'static str, Schema); 12] {
     [
         ("status", schema_for!(OneOrEach<admin::Status>)),
+        ("healthy", schema_for!(admin::Health)),
         ("flows", schema_for!(OneOrEach<admin::FlowList>)),
         ("doctor", schema_for!(OneOrEach<admin::DoctorReport>)),
         // A line each.

@@ -1,8 +1,8 @@
 //! The command line.
 //!
 //! Exit status: 0 done; 1 something failed while running; 2 wrong usage, or a file that cannot be
-//! used; `status` besides: 3 no session, 4 a session whose data path is dead, 5 hosts
-//! cannot use the LAN.
+//! used; `status` and `healthy` besides: 3 no session, 4 a session whose data path is dead, 5 hosts
+//! cannot use the LAN; `healthy` besides: 6 told to stop.
 //! Results go to standard output, errors in one block and logs to standard error.
 
 mod args;
@@ -17,6 +17,7 @@ mod failure;
 mod flows;
 mod gateway;
 mod generate;
+mod healthy;
 mod init;
 mod keys;
 mod plan;
@@ -68,6 +69,8 @@ enum Command {
     Keys(keys::KeysArgs),
     /// Show a running gateway's state
     Status(status::StatusArgs),
+    /// Say whether hosts' packets are to come to a running gateway, for checks of BGP and VRRP
+    Healthy(healthy::HealthyArgs),
     /// Show the flows of a running gateway, by host, class or state
     Flows(flows::FlowsArgs),
     /// Judge whether the NICs of a running gateway's hosts are patient enough for the link
@@ -140,6 +143,7 @@ fn dispatch(command: Command) -> Outcome {
         Command::Init(args) => args.run(),
         Command::Keys(args) => args.run(),
         Command::Status(args) => args.run(),
+        Command::Healthy(args) => args.run(),
         Command::Flows(args) => args.run(),
         Command::Doctor(args) => args.run(),
         Command::Events(args) => args.run(),

@@ -67,6 +67,8 @@ pub(super) struct Surroundings {
     pub(super) fault: Option<Fault>,
     pub(super) lan: Standing,
     pub(super) wan: Standing,
+    /// When the gateway was told to stop.
+    pub(super) leaving: Option<Instant>,
 }
 
 impl Surroundings {

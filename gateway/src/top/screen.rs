@@ -98,12 +98,15 @@ fn session(status: &Status) -> Line<'static> {
     line
 }
 
-/// A line for each side of the gateway that is down, and for certificates that want renewal.
+/// A line if the gateway was told to stop, for each side that is down, and for
+/// certificates that want renewal.
 fn sides(status: &Status) -> impl Iterator<Item = Line<'static>> {
-    let Surroundings { lan, wan, certificates } = &status.surroundings;
+    let surroundings = &status.surroundings;
+    let Surroundings { lan, wan, certificates, stopping_for: _ } = surroundings;
     let due: Vec<_> = certificates.iter().filter(|each| each.is_due).map(CertificateStatus::text).collect();
     let due = (!due.is_empty()).then(|| due.join("; "));
-    let troubles = [("lan", lan.trouble()), ("wan", wan.trouble()), ("certs", due)];
+    let stopping = ("stopping", surroundings.stopping());
+    let troubles = [stopping, ("lan", lan.trouble()), ("wan", wan.trouble()), ("certs", due)];
     troubles.into_iter().filter_map(|(name, trouble)| {
         trouble.map(|trouble| named(name, Span::styled(printable(&trouble), BAD)))
     })
