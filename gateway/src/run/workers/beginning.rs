@@ -86,7 +86,7 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
     let now = Instant::now();
     let until = now + settings.idle_flow.max(settings.linger);
     let longest = settings.lan_mtu.min(MAX_PACKET);
-    let is_recent = |then| Duration::from_millis(uptime().saturating_sub(then)) <= settings.linger;
+    let is_recent = |then| is_recent(then, uptime(), settings.linger);
     let file = retained.name().to_owned();
     let retention = Retention::new(Box::new(retained), longest, until, is_recent);
     if retention.used() > 0 {
@@ -94,6 +94,12 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
         info!(file, requests, "requests that the process before retained go on where targets lack them");
     }
     core.retain(retention);
+}
+
+/// Returns true if what was noted at `then` is no older than `most`. All in milliseconds of a clock
+/// that does not go back: a time to come is another machine's, or damage.
+fn is_recent(then: u64, now: u64, most: Duration) -> bool {
+    now.checked_sub(then).is_some_and(|age| Duration::from_millis(age) <= most)
 }
 
 /// Another socket's packets are the other process's still.
@@ -175,5 +181,19 @@ impl Threads {
 impl Thread {
     fn begin(&self, begin: Begin) -> Result<(), RunError> {
         self.begin.send(begin).map_err(|_| RunError::PlaneEnded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_to_come_is_not_recent() {
+        let recent = |then| is_recent(then, 100_000, Duration::from_secs(30));
+        assert_eq!(
+            [69_999, 70_000, 100_000, 100_001, u64::MAX].map(recent),
+            [false, true, true, false, false]
+        );
     }
 }
