@@ -200,7 +200,7 @@ impl Retention {
     /// Returns false if there is no room.
     pub(crate) fn put(&mut self, run: &mut Run, addressing: &Addressing, packet: &Packet<'_>) -> bool {
         let psn = packet.bth.psn;
-        self.note_taken(run, psn);
+        debug_assert!(run.tail.is_none_or(|tail| psn.is_after(self.psn(tail))), "it was taken");
         let group = hosts::group(addressing.src);
         let has = self.by_group.get(usize::from(group)).copied().unwrap_or(u32::MAX);
         let may_have = SHARE.saturating_mul(self.layout.slots - self.used);

@@ -32,7 +32,9 @@ fn middle(qpn: u32, psn: u32, fill: u8) -> Vec<u8> {
 }
 
 fn put(retention: &mut Retention, run: &mut Run, bytes: &[u8]) -> bool {
-    retention.put(run, &addressing(0xc000), &Packet::parse(bytes).unwrap())
+    let packet = Packet::parse(bytes).unwrap();
+    retention.note_taken(run, packet.bth.psn);
+    retention.put(run, &addressing(0xc000), &packet)
 }
 
 fn at(memory: impl Memory + 'static, now: Instant) -> Retention {
