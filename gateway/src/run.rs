@@ -16,6 +16,7 @@ mod telling;
 mod withdrawal;
 mod workers;
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
@@ -605,6 +606,7 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> 
         target_dead: limits.target_dead.get(),
         rnr: limits.rnr.get(),
         probes: ProbeConfig { per_second: gateway.wan.probes, ..ProbeConfig::default() },
+        host_key: RandomState::new().hash_one(0),
         ..Settings::new(gateway.lan.remote.clone(), gateway.peer.rate.bits_per_second(), max_packet)
     }
 }

@@ -18,8 +18,9 @@ pub(crate) struct Carriage {
 }
 
 impl Carriage {
-    pub(crate) fn new() -> Self {
-        Self { mads: PromptShare::new(), cnps: PromptShare::new(), came: Came::new() }
+    /// `key`: see [`Settings::host_key`](crate::Settings::host_key).
+    pub(crate) fn new(key: u64) -> Self {
+        Self { mads: PromptShare::new(), cnps: PromptShare::new(), came: Came::new(key) }
     }
 }
 
@@ -31,37 +32,39 @@ impl Carriage {
 #[derive(Debug)]
 pub(crate) struct Came {
     places: Box<[Option<(IpAddr, IpAddr, Instant)>]>,
+    key: u64,
 }
 
 /// Places for pairs of hosts.
 const PAIRS: usize = 1024;
 
 impl Came {
-    fn new() -> Self {
-        Self { places: vec![None; PAIRS].into() }
+    fn new(key: u64) -> Self {
+        Self { places: vec![None; PAIRS].into(), key }
     }
 
-    fn place(src: IpAddr, dst: IpAddr) -> usize {
+    fn place(&self, src: IpAddr, dst: IpAddr) -> usize {
         let number = |host| match host {
             IpAddr::V4(host) => u64::from(host.to_bits()),
             IpAddr::V6(host) => (host.to_bits() ^ host.to_bits() >> 64) as u64,
         };
         // Fibonacci hashing (Knuth, volume 3, section 6.4), one address after the other.
         let mix = |hash: u64, host| (hash ^ number(host)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-        (mix(mix(0, src), dst).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PAIRS.ilog2())) as usize
+        (mix(mix(self.key, src), dst).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PAIRS.ilog2())) as usize
     }
 
     /// A packet came from the peer's host to one here.
     pub(crate) fn note(&mut self, addressing: &Addressing, now: Instant) {
         let Addressing { src, dst, .. } = *addressing;
-        if let Some(place) = self.places.get_mut(Self::place(src, dst)) {
+        let place = self.place(src, dst);
+        if let Some(place) = self.places.get_mut(place) {
             *place = Some((src, dst, now));
         }
     }
 
     /// Tells whether any came between these hosts within `time`, as far as is known.
     pub(crate) fn lately(&self, src: IpAddr, dst: IpAddr, time: Duration, now: Instant) -> bool {
-        let place = self.places.get(Self::place(src, dst)).copied().flatten();
+        let place = self.places.get(self.place(src, dst)).copied().flatten();
         let last = place.filter(|(from, to, _)| (*from, *to) == (src, dst)).map(|(_, _, at)| at);
         last.is_some_and(|at| now.saturating_duration_since(at) <= time)
     }
@@ -128,7 +131,7 @@ mod tests {
     fn a_host_has_its_part_and_a_burst_and_all_have_theirs() {
         let (start, rate) = (crate::test_clock(), 64_000_000);
         let mut share = PromptShare::new();
-        let group = |host: u8| crate::hosts::other([10, 0, 0, host].into());
+        let group = |host: u8| crate::hosts::Grouping::new(0).other([10, 0, 0, host].into());
         let mut pass = |host: u8, at: Duration| {
             (0..1000).filter(|_| share.take(group(host), 1000, rate, start + at)).count()
         };
@@ -146,7 +149,7 @@ mod tests {
             let (src, dst) = ([10, 0, 0, host].into(), [10, 0, 1, host / 2].into());
             Addressing { src, dst, src_port: 0, tclass: 0, ttl: 64 }
         };
-        let mut came = Came::new();
+        let mut came = Came::new(0);
         (0..200).for_each(|host| came.note(&pair(host), start));
         let known = |came: &Came, now| {
             let known = |host: &u8| came.lately(pair(*host).src, pair(*host).dst, time, now);

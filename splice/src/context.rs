@@ -10,6 +10,7 @@ use crate::Settings;
 use crate::carriage::{Came, Carriage};
 use crate::classes::Classes;
 use crate::failures::FlowFailure;
+use crate::hosts::Grouping;
 use crate::kept::Kept;
 use crate::lan_queue::LanQueue;
 use crate::openings::Openings;
@@ -41,6 +42,7 @@ pub(crate) struct Common {
     pub(crate) openings: Openings,
     /// `None`: nothing outlives the process.
     pub(crate) retention: Option<Retention>,
+    pub(crate) grouping: Grouping,
     pub(crate) stats: Stats,
 }
 
@@ -60,6 +62,7 @@ impl Common {
             failures: &mut self.failures,
             openings: &mut self.openings,
             retention: &mut self.retention,
+            grouping: self.grouping,
             stats: &mut self.stats,
             now,
         }
@@ -80,6 +83,7 @@ pub(crate) struct Context<'a> {
     pub(crate) failures: &'a mut Kept<FlowFailure>,
     pub(crate) openings: &'a mut Openings,
     pub(crate) retention: &'a mut Option<Retention>,
+    pub(crate) grouping: Grouping,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

@@ -27,7 +27,7 @@ use crate::classes::{Choice, Classes};
 use crate::congestion::Notified;
 use crate::context::Context;
 use crate::flow_report::FlowReport;
-use crate::hosts::Hosts;
+use crate::hosts::{Grouping, Hosts};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::reclaimer::Load;
@@ -177,6 +177,8 @@ pub(crate) struct FarSide {
     unheard: Unheard<FarKey>,
     /// Flows of each requester.
     hosts: Hosts,
+    #[serde(skip)]
+    grouping: Grouping,
     /// Last packets of messages that have gone to their targets, repetitions included.
     handed_over: u64,
     /// Refuse new flows: the gateway is stopping.
@@ -199,6 +201,7 @@ impl FarSide {
             closed: VecDeque::new(),
             unheard: Unheard::default(),
             hosts: Hosts::default(),
+            grouping: Grouping::new(settings.host_key),
             handed_over: 0,
             stopping: false,
         }
@@ -306,7 +309,7 @@ impl FarSide {
     /// The flow may have something to send.
     fn queue(&mut self, slot: FarKey) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        let line = Line::of(flow.asking.asks, flow.addressing.src);
+        let line = Line::of(flow.asking.asks, flow.addressing.src, self.grouping);
         // One whose requester has become known does not stay behind those that ask.
         if flow.queued != Some(line) && flow.queued != Some(Line::Known) {
             flow.queued = Some(line);

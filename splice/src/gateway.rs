@@ -19,7 +19,7 @@ use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Common;
 use crate::far_side::FarSide;
-use crate::hosts;
+use crate::hosts::Grouping;
 use crate::incoming::{handle_record, note_connection};
 use crate::kept::Kept;
 use crate::lan_queue::{LanQueue, Waiting};
@@ -100,10 +100,11 @@ impl Gateway {
                 pairings: Pairings::new(pairing, now),
                 stale_flows: StaleFlows::new(settings.flows),
                 answers: PiggybackedAcks::new(),
-                carriage: Carriage::new(),
+                carriage: Carriage::new(settings.host_key),
                 failures: Kept::new(),
                 openings: Openings::new(),
                 retention: None,
+                grouping: Grouping::new(settings.host_key),
                 stats: Stats::default(),
                 settings,
             },
@@ -141,7 +142,7 @@ impl Gateway {
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
         }
-        self.wan.senders().serve(hosts::other(addressing.src));
+        self.wan.senders().serve(self.common.grouping.other(addressing.src));
         if addressing.dst.is_multicast() {
             return self.carry_to_group(addressing, datagram.transport, now);
         }
@@ -156,7 +157,7 @@ impl Gateway {
             Err(_) => return Err(LanDrop::Malformed),
         };
         if packet.bth.opcode.transport() == Transport::Rc {
-            self.wan.senders().serve(hosts::rc(addressing.src));
+            self.wan.senders().serve(self.common.grouping.rc(addressing.src));
         }
         let mut ctx = self.common.context(self.wan.senders(), now);
         match packet.bth.opcode.transport() {

@@ -5,44 +5,113 @@ use transport::Group;
 
 pub(crate) use roce::hosts::Hosts;
 
-/// Group of a host's RC traffic. Hosts whose addresses have the same hash share it.
-pub(crate) fn rc(host: IpAddr) -> Group {
-    Group::main(hash(host))
-}
-
-/// Group of all else that a host sends.
-pub(crate) fn other(host: IpAddr) -> Group {
-    Group::other(hash(host))
-}
-
 /// Groups of hosts that share what there is.
 pub(crate) const GROUPS: usize = Group::EACH_KIND;
 
-/// The group of a host, as far as what it has counts.
-pub(crate) fn group(host: IpAddr) -> u8 {
-    hash(host)
+/// Puts hosts in [`GROUPS`] groups.
+///
+/// Hosts that share all but the last bits of their address, those of an IPv4 /25, have groups of
+/// their own. Which of them shares with a host of another network depends on a key. So whoever
+/// chooses an address does not choose whom to share with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grouping {
+    offset: u64,
+    factor: u64,
 }
 
-/// Neighbours have places of their own: Fibonacci hashing (Knuth, volume 3, section 6.4).
-fn hash(host: IpAddr) -> u8 {
-    let number = match host {
-        IpAddr::V4(host) => u64::from(host.to_bits()),
-        IpAddr::V6(host) => (host.to_bits() ^ host.to_bits() >> 64) as u64,
-    };
-    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - Group::EACH_KIND.ilog2())) as u8
+/// Bits of a host's address that tell it from its neighbours.
+const LAST: u32 = GROUPS.ilog2();
+
+impl Default for Grouping {
+    /// Without a key, until that is known.
+    fn default() -> Self {
+        Self::new(0)
+    }
+}
+
+impl Grouping {
+    pub(crate) fn new(key: u64) -> Self {
+        Self { offset: mix(key), factor: mix(key.wrapping_add(GOLDEN)) | 1 }
+    }
+
+    /// Group of a host's RC traffic.
+    pub(crate) fn rc(self, host: IpAddr) -> Group {
+        Group::main(self.group(host))
+    }
+
+    /// Group of all else that a host sends.
+    pub(crate) fn other(self, host: IpAddr) -> Group {
+        Group::other(self.group(host))
+    }
+
+    /// The group of a host, as far as what it has counts.
+    pub(crate) fn group(self, host: IpAddr) -> u8 {
+        let bits = match host {
+            IpAddr::V4(host) => u128::from(host.to_bits()),
+            IpAddr::V6(host) => host.to_bits(),
+        };
+        let network = bits >> LAST;
+        // Folded multiplication (wyhash), keyed.
+        let product =
+            u128::from(network as u64 ^ self.offset) * u128::from((network >> 64) as u64 ^ self.factor);
+        let folded = (product >> 64) as u64 ^ product as u64;
+        let place = (folded.wrapping_mul(GOLDEN) >> (u64::BITS - LAST)) as u8;
+        place.wrapping_add(bits as u8) % GROUPS as u8
+    }
+}
+
+/// 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4).
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The finaliser of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+fn mix(key: u64) -> u64 {
+    let key = (key ^ key >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let key = (key ^ key >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    key ^ key >> 31
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Addresses that differ in the last byte.
+    fn network(number: u8) -> [Vec<IpAddr>; 2] {
+        let four = (0..128).map(|host| [10, number, 0, host].into()).collect();
+        let six = (0..128).map(|host| [0xfd00, number.into(), 0, 0, 0, 0, 0, host].into()).collect();
+        [four, six]
+    }
 
     #[test]
     fn neighbours_have_groups_of_their_own() {
-        let groups: std::collections::BTreeSet<_> =
-            (0..64).map(|host| rc([10, 0, 0, host].into()).number()).collect();
-        assert!(groups.len() > 60, "{}", groups.len());
-        let host = [10, 0, 0, 1].into();
-        assert_eq!(other(host).place(), rc(host).place());
-        assert!(other(host).number() >= 128 && rc(host).number() < 128);
+        for key in 0..50 {
+            let grouping = Grouping::new(key);
+            for hosts in network(key as u8) {
+                let groups: BTreeSet<_> = hosts.iter().map(|host| grouping.group(*host)).collect();
+                assert_eq!(groups.len(), GROUPS);
+            }
+        }
+        let (grouping, host) = (Grouping::new(7), [10, 0, 0, 1].into());
+        assert_eq!(grouping.other(host).place(), grouping.rc(host).place());
+        assert!(grouping.other(host).number() >= 128 && grouping.rc(host).number() < 128);
+    }
+
+    /// Few of the keys that there may be have any two hosts share.
+    #[test]
+    fn nobody_chooses_whom_to_share_with() {
+        let keys = 4000;
+        let victims = network(1).map(|hosts| hosts[1]);
+        for (victim, others) in victims.into_iter().zip(network(2)) {
+            for other in others {
+                let shares = |key: &u64| {
+                    let grouping = Grouping::new(*key);
+                    grouping.group(victim) == grouping.group(other)
+                };
+                let shared = (0..keys).filter(shares).count();
+                // 31 are expected.
+                assert!((5..=70).contains(&shared), "{victim} and {other}: {shared}");
+            }
+        }
     }
 }

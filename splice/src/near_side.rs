@@ -39,7 +39,7 @@ use crate::coming::Coming;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::flow_report::FlowReport;
-use crate::hosts::Hosts;
+use crate::hosts::{Grouping, Hosts};
 use crate::lan_queue::{Delivered, NearKey, TTL};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
@@ -224,7 +224,7 @@ impl NearSide {
             targets: Targets::new(),
             hosts: Hosts::default(),
             grants: Grants::default(),
-            budget: Budget::new(settings.total_buffer),
+            budget: Budget::new(settings.total_buffer, Grouping::new(settings.host_key)),
             failed: VecDeque::new(),
             unheard: Unheard::default(),
             closed: false,

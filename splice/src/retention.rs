@@ -26,7 +26,7 @@ use roce::wire::{Packet, Psn};
 pub(crate) use self::layout::is_part;
 use self::layout::{Layout, SlotHead};
 use self::orphans::{Orphan, Orphans};
-use crate::hosts;
+use crate::hosts::{GROUPS, Grouping};
 
 /// Memory that may outlive the process.
 pub trait Memory: AsRef<[u8]> + AsMut<[u8]> + Send {}
@@ -77,7 +77,8 @@ pub struct Retention {
     links: Vec<Link>,
     free: Option<u32>,
     used: u32,
-    by_group: [u32; hosts::GROUPS],
+    by_group: [u32; GROUPS],
+    grouping: Grouping,
     orphans: Orphans,
     /// Room for a request as it is read.
     room: Vec<u8>,
@@ -114,7 +115,8 @@ impl Retention {
             links: vec![Link::default(); layout.slots as usize],
             free: None,
             used: 0,
-            by_group: [0; hosts::GROUPS],
+            by_group: [0; GROUPS],
+            grouping: Grouping::default(),
             orphans: Orphans::new(until),
             room: Vec::with_capacity(layout.slot_size),
             layout,
@@ -131,7 +133,7 @@ impl Retention {
         for slot in (0..self.layout.slots).rev() {
             match self.head(slot) {
                 Some(head) => {
-                    self.take(slot, hosts::group(head.key.requester), head.len);
+                    self.take(slot, self.grouping.group(head.key.requester), head.len);
                     found.push((head.key, head.psn, slot));
                 }
                 None => self.put_back(slot),
@@ -144,6 +146,21 @@ impl Retention {
             }
             let src_port = taken.head.and_then(|slot| self.head(slot)).map_or(0, |head| head.src_port);
             self.orphans.add(key, Orphan { run: taken, src_port });
+        }
+    }
+
+    /// Counts anew what each host has, as hosts are grouped from now on.
+    pub(crate) fn regroup(&mut self, grouping: Grouping) {
+        (self.grouping, self.by_group) = (grouping, [0; GROUPS]);
+        for slot in 0..self.layout.slots {
+            let Some(head) = self.head(slot) else { continue };
+            let group = grouping.group(head.key.requester);
+            if let (Some(link), Some(has)) =
+                (self.links.get_mut(slot as usize), self.by_group.get_mut(usize::from(group)))
+            {
+                link.group = group;
+                *has += 1;
+            }
         }
     }
 
@@ -201,7 +218,7 @@ impl Retention {
     pub(crate) fn put(&mut self, run: &mut Run, addressing: &Addressing, packet: &Packet<'_>) -> bool {
         let psn = packet.bth.psn;
         debug_assert!(run.tail.is_none_or(|tail| psn.is_after(self.psn(tail))), "it was taken");
-        let group = hosts::group(addressing.src);
+        let group = self.grouping.group(addressing.src);
         let has = self.by_group.get(usize::from(group)).copied().unwrap_or(u32::MAX);
         let may_have = SHARE.saturating_mul(self.layout.slots - self.used);
         let fits = packet.bytes.len() <= self.layout.longest() && has < may_have;

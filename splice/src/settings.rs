@@ -73,6 +73,9 @@ pub struct Settings {
     pub rnr: Duration,
     /// How long the flows of an ended session are remembered and refused.
     pub linger: Duration,
+    /// Decides which hosts of different networks share where there are more than groups of them:
+    /// a number that nobody else knows.
+    pub host_key: u64,
 }
 
 /// Returns true if one of the prefixes has the address, or if there is none to be held to.
@@ -110,6 +113,7 @@ impl Settings {
             target_dead: limits.target_dead.get(),
             rnr: limits.rnr.get(),
             linger: Duration::from_secs(60),
+            host_key: 0,
         }
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use transport::Group;
 
 use super::FarKey;
-use crate::hosts;
+use crate::hosts::Grouping;
 
 /// Packets of other flows before one that asks has its turn.
 const STREAK: u8 = 7;
@@ -23,8 +23,8 @@ pub(super) enum Line {
 
 impl Line {
     /// The line of a flow with this requester.
-    pub(super) fn of(asks: bool, requester: IpAddr) -> Line {
-        if asks { Line::Asking(hosts::rc(requester).number()) } else { Line::Known }
+    pub(super) fn of(asks: bool, requester: IpAddr, grouping: Grouping) -> Line {
+        if asks { Line::Asking(grouping.group(requester)) } else { Line::Known }
     }
 }
 

@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::FarSide;
+use crate::Settings;
+use crate::hosts::Grouping;
 
 impl FarSide {
     /// Has flows share what they share.
-    pub(crate) fn restore(&mut self) {
+    pub(crate) fn restore(&mut self, settings: &Settings) {
+        self.grouping = Grouping::new(settings.host_key);
         for flow in self.flows.values_mut() {
             flow.far.share(|config| self.config.take(config), Arc::clone(&self.counters));
         }

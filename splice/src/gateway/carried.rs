@@ -11,7 +11,6 @@ use transport::Urgency;
 
 use super::{Gateway, onward};
 use crate::classes::traffic;
-use crate::hosts;
 use crate::outgoing;
 use crate::record::{Head, MAX_HEAD};
 use crate::stats::LanDrop;
@@ -32,7 +31,7 @@ impl Gateway {
             return self.carry(class, Urgency::Bulk, &head, packet.bytes, now);
         }
         let bytes = self.wire_bytes(packet.bytes.len());
-        let host = hosts::other(addressing.src);
+        let host = self.common.grouping.other(addressing.src);
         let is_prompt =
             cm::is_management(packet) && self.common.carriage.mads.take(host, bytes, self.wan.rate(), now);
         self.common.stats.mads_in_turn += u64::from(!is_prompt);
@@ -75,7 +74,8 @@ impl Gateway {
             return Err(LanDrop::Cnp);
         }
         let bytes = self.wire_bytes(MAX_HEAD + packet.bytes.len());
-        if !self.common.carriage.cnps.take(hosts::other(src), bytes, self.wan.rate(), now) {
+        let host = self.common.grouping.other(src);
+        if !self.common.carriage.cnps.take(host, bytes, self.wan.rate(), now) {
             return Err(LanDrop::Share);
         }
         let class = self.class_of(addressing, packet.bytes, None);

@@ -106,7 +106,7 @@ impl Gateway {
         into.classes.set(policy.clone());
         (gateway.sessions, gateway.ended, gateway.ident) = (sessions, ended, ident);
         gateway.near.restore(&gateway.common.settings);
-        gateway.far.restore();
+        gateway.far.restore(&gateway.common.settings);
         gateway.near.order(then);
         gateway.far.order(then);
         if is_other {

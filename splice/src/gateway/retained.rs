@@ -10,7 +10,8 @@ impl Gateway {
     /// for classes that want it (`survive = "process"`). To be called before the first packet, and
     /// with what the process before retained, if any. After [`Gateway::restore`] flows find their
     /// own there.
-    pub fn retain(&mut self, retention: Retention) {
+    pub fn retain(&mut self, mut retention: Retention) {
+        retention.regroup(self.common.grouping);
         self.common.retention = Some(retention);
         self.near.adopt_retained(&mut self.common.retention);
     }

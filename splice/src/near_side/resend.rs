@@ -12,7 +12,7 @@ use transport::Group;
 
 use super::{Delivered, NearFlow, NearSide};
 use crate::context::Context;
-use crate::hosts;
+use crate::hosts::Grouping;
 use crate::pool::Buf;
 
 /// A response that has gone to the LAN.
@@ -64,18 +64,31 @@ pub(super) struct Budget {
     all: usize,
     #[serde_as(as = "[_; Group::EACH_KIND]")]
     hosts: [usize; Group::EACH_KIND],
+    #[serde(skip)]
+    grouping: Grouping,
 }
 
 /// Part of the packet buffers, as a divisor.
 const PART: usize = 16;
 
 impl Budget {
-    pub(super) fn new(total_buffer: usize) -> Self {
-        Self { most: total_buffer / PART, all: 0, hosts: [0; Group::EACH_KIND] }
+    pub(super) fn new(total_buffer: usize, grouping: Grouping) -> Self {
+        Self { most: total_buffer / PART, all: 0, hosts: [0; Group::EACH_KIND], grouping }
+    }
+
+    /// Counts anew what each flow keeps: read from a snapshot, hosts have other groups.
+    pub(super) fn regroup<'a>(&mut self, flows: impl Iterator<Item = &'a NearFlow>, grouping: Grouping) {
+        (self.grouping, self.hosts) = (grouping, [0; Group::EACH_KIND]);
+        for flow in flows {
+            let bytes = flow.kept.as_ref().map_or(0, |kept| kept.bytes);
+            if let Some(own) = self.host(flow.addressing.src) {
+                *own += bytes;
+            }
+        }
     }
 
     fn host(&mut self, host: IpAddr) -> Option<&mut usize> {
-        self.hosts.get_mut(hosts::rc(host).place())
+        self.hosts.get_mut(self.grouping.rc(host).place())
     }
 
     fn takes(&mut self, host: IpAddr, len: usize) -> bool {
@@ -260,7 +273,7 @@ mod tests {
 
     #[test]
     fn no_host_keeps_all_and_none_more_than_there_is() {
-        let mut budget = Budget::new(PART * 9000);
+        let mut budget = Budget::new(PART * 9000, Grouping::new(0));
         let [one, other] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
         let fill = |budget: &mut Budget, host| {
             let packets = std::iter::repeat_n(100, 1000).take_while(|len| {

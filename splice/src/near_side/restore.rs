@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::NearSide;
 use crate::Settings;
+use crate::hosts::Grouping;
 
 impl NearSide {
     /// Has flows share what they share.
@@ -13,6 +14,8 @@ impl NearSide {
         for flow in self.flows.values_mut() {
             flow.near.share(Arc::clone(&config), Arc::clone(&self.counters));
         }
+        let flows = self.flows.values().map(Box::as_ref);
+        self.budget.regroup(flows, Grouping::new(settings.host_key));
     }
 
     /// Puts flows whose targets have not spoken in the order in which they may give way.
