@@ -531,7 +531,7 @@ fn a_silent_target_costs_its_own_requesters_their_flows_and_no_others() {
         assert!(ended[12..].iter().all(|ended| *ended == (0, 1)), "{what}");
         // For being silent, all of them: nobody had more on its way than the target's gateway
         // holds.
-        let mut silent = [0; 8];
+        let mut silent = [0; 9];
         silent[Reason::TargetDead as usize] = 4;
         assert_eq!(report.gateways[1].failed, silent, "{what}");
     }

@@ -37,7 +37,7 @@ use crate::shared::Shared;
 use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::timers::Timers;
-use crate::unheard::Unheard;
+use crate::unheard::{Ticket, Unheard};
 use ready::{Line, Ready};
 
 slotmap::new_key_type! {
@@ -139,17 +139,28 @@ struct Asking {
     /// The requester of a flow of which nothing but that is known. If it is another one by now, the
     /// target's queue pair has another life.
     expects: Option<Qpn>,
+    /// Its place in `unheard`.
+    #[serde(skip)]
+    unheard: Option<Ticket>,
 }
 
 impl Asking {
     fn new(expects: Option<Qpn>) -> Asking {
-        Asking { asks: true, spoke: None, spoke_freely: None, is_flying: false, suspended: 0, expects }
+        Asking {
+            asks: true,
+            spoke: None,
+            spoke_freely: None,
+            is_flying: false,
+            suspended: 0,
+            expects,
+            unheard: None,
+        }
     }
 }
 
 /// All far flows of a gateway. Bound: `settings.flows`, and each requester's share of them
-/// ([`Hosts`]); for one more the oldest goes whose target has never spoken, and if there is none
-/// the request is answered with `Fail`.
+/// ([`Hosts`]); for one more a flow is forgotten whose target has never spoken ([`Unheard`]), and
+/// if there is none the request is. The requester's gateway hears of either.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct FarSide {
     /// Each by itself, so that a table that doubles moves none of them.
@@ -303,6 +314,9 @@ impl FarSide {
             }
         }
         flow.keep_room(ctx);
+        if flow.asking.unheard.is_some() && !flow.is_unheard() {
+            self.unheard.leave(flow.addressing.src, &mut flow.asking.unheard);
+        }
         self.queue(slot);
     }
 
@@ -441,7 +455,7 @@ impl FarSide {
     pub(crate) fn loads(&self) -> impl Iterator<Item = Load<FarKey>> + '_ {
         let load = |flow: FarKey, far: &FarFlow| {
             let held = far.far.buffered_bytes() + far.waiting;
-            Load { host: far.addressing.dst, held, flow }
+            Load { host: far.addressing.dst, held, is_unheard: far.asking.unheard.is_some(), flow }
         };
         self.flows.iter().map(move |(key, flow)| load(key, flow)).filter(|load| load.held > 0)
     }

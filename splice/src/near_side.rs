@@ -52,7 +52,7 @@ use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
-use crate::unheard::Unheard;
+use crate::unheard::{Ticket, Unheard};
 
 /// One flow at its requester's side.
 #[serde_with::serde_as]
@@ -154,19 +154,29 @@ struct Places {
     counted: u32,
     /// On the target's list: its mid-message ACKs are withheld until that has answered more.
     awaits_target: bool,
+    /// In `unheard`.
+    #[serde(skip)]
+    unheard: Option<Ticket>,
 }
 
 impl Places {
     fn new(target: TargetKey) -> Places {
         let withheld = Lists::default();
-        Places { queued: false, is_listed: false, withheld, target, counted: 0, awaits_target: false }
+        Places {
+            queued: false,
+            is_listed: false,
+            withheld,
+            target,
+            counted: 0,
+            awaits_target: false,
+            unheard: None,
+        }
     }
 }
 
 /// All near flows of a gateway. Bound: `settings.flows`, and each requester's share of them
-/// ([`Hosts`]); beyond its share a host's request is dropped; for one more the flow goes that
-/// failed first, or else the oldest whose target has never spoken, and if there is none its request
-/// is dropped. Either is counted.
+/// ([`Hosts`]); for one more the flow is forgotten that failed first, or else one whose target
+/// has never spoken ([`Unheard`]), and if there is none the request is dropped. Either is counted.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct NearSide {
     /// Each by itself, so that a table that doubles moves none of them.
@@ -356,6 +366,9 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let outstanding = if flow.near.is_failed() { 0 } else { flow.near.outstanding_bytes() };
         self.targets.count(flow.places.target, &mut flow.places.counted, outstanding);
+        if flow.places.unheard.is_some() && !flow.is_unheard() {
+            self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
+        }
         if !flow.places.queued {
             flow.places.queued = true;
             self.ready.push_back(slot);
@@ -478,6 +491,7 @@ impl NearSide {
         let load = |flow: NearKey, near: &NearFlow| Load {
             host: near.addressing.src,
             held: near.early.bytes as usize,
+            is_unheard: false,
             flow,
         };
         self.flows.iter().map(move |(key, flow)| load(key, flow)).filter(|load| load.held > 0)

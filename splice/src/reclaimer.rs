@@ -10,15 +10,25 @@ pub(crate) struct Load<K> {
     pub(crate) host: IpAddr,
     /// Bytes.
     pub(crate) held: usize,
+    /// Its target has never spoken, so that its requester may begin it again.
+    pub(crate) is_unheard: bool,
     pub(crate) flow: K,
+}
+
+impl<K> Load<K> {
+    fn of<L>(&self, flow: L) -> Load<L> {
+        let Self { host, held, is_unheard, .. } = *self;
+        Load { host, held, is_unheard, flow }
+    }
 }
 
 /// Keeps buffers free for those who need few of them.
 ///
 /// The flows to one target may hold half of the pool together, and all flows three quarters of it;
-/// what is left is for those that just begin. Beyond that, the flows end that hold most, of the
-/// host whose flows hold most together, until a sixteenth of the pool is free again: a target that
-/// has fallen silent costs its own requesters their flows, not others theirs.
+/// what is left is for those that just begin. Beyond that, flows go whose targets have never
+/// spoken. If these are not enough, the flows end that hold most, of the host whose flows hold most
+/// together, until a sixteenth of the pool is free again: a target that has fallen silent costs its
+/// own requesters their flows, not others theirs.
 ///
 /// # Cost
 /// Nothing per packet but a comparison. The flows are looked through when more than half of the
@@ -57,30 +67,33 @@ impl Reclaimer {
         others: impl Iterator<Item = Load<B>>,
     ) -> Vec<Holder<A, B>> {
         let mut hosts = BTreeMap::new();
-        let mut add = |is_capped: bool, host: IpAddr, held, flow| {
-            let (sum, flows): &mut (usize, Vec<_>) = hosts.entry((is_capped, host)).or_default();
-            *sum += held;
-            flows.push((held, flow));
+        let mut add = |is_capped: bool, load: Load<()>, flow| {
+            let (sum, flows): &mut (usize, Vec<_>) = hosts.entry((is_capped, load.host)).or_default();
+            *sum += load.held;
+            flows.push((load.is_unheard, load.held, flow));
         };
-        capped.for_each(|load| add(true, load.host, load.held, Holder::Far(load.flow)));
-        others.for_each(|load| add(false, load.host, load.held, Holder::Near(load.flow)));
-        let mut hosts: Vec<_> = hosts.into_iter().collect();
+        capped.for_each(|load| add(true, load.of(()), Holder::Far(load.flow)));
+        others.for_each(|load| add(false, load.of(()), Holder::Near(load.flow)));
+        let mut hosts: Vec<_> = hosts.into_iter().map(|((is_capped, _), held)| (is_capped, held)).collect();
         hosts.sort_by_key(|(_, (sum, _))| std::cmp::Reverse(*sum));
         let mut excess = self.excess(used, pool_share(self.limit));
         let mut chosen = Vec::new();
-        for ((is_capped, _), (sum, mut flows)) in hosts {
-            let own = if is_capped { self.excess(sum, host_share(self.limit)) } else { 0 };
-            let wanted = excess.max(own);
-            flows.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
-            let mut freed = 0;
-            for (held, flow) in flows {
-                if freed >= wanted {
-                    break;
+        for is_unheard in [true, false] {
+            for (is_capped, (sum, flows)) in &mut hosts {
+                let own = if *is_capped { self.excess(*sum, host_share(self.limit)) } else { 0 };
+                let wanted = excess.max(own);
+                flows.sort_by_key(|(_, held, _)| std::cmp::Reverse(*held));
+                let mut freed = 0;
+                for (_, held, flow) in flows.iter().filter(|(unheard, ..)| *unheard == is_unheard) {
+                    if freed >= wanted {
+                        break;
+                    }
+                    freed += held;
+                    chosen.push(*flow);
                 }
-                freed += held;
-                chosen.push(flow);
+                *sum -= freed;
+                excess = excess.saturating_sub(freed);
             }
-            excess = excess.saturating_sub(freed);
         }
         chosen
     }
@@ -120,6 +133,7 @@ mod tests {
         let load = move |(index, held): (usize, &usize)| Load {
             host: [10, 0, 0, host].into(),
             held: *held,
+            is_unheard: false,
             flow: (host, index),
         };
         held.iter().enumerate().map(load).collect::<Vec<_>>().into_iter()
@@ -161,5 +175,30 @@ mod tests {
         let all = relief.choose(1330 + 1000, far(), near());
         assert_eq!(all.len(), 6);
         assert_eq!(all.last(), Some(&Holder::Far((2, 0))));
+    }
+
+    /// Many small ones to absent targets end none of a target that answers.
+    #[test]
+    fn those_whose_targets_never_spoke_go_first() {
+        let relief = Reclaimer::new(1600);
+        let unheard = |host, held: [usize; 2]| {
+            let load = |load| Load { is_unheard: true, ..load };
+            loads(host, &held).map(load).collect::<Vec<_>>()
+        };
+        let none = || loads(0, &[]);
+        let far = || loads(1, &[310, 90]).chain((2..12).flat_map(|host| unheard(host, [50, 40])));
+        let chosen = relief.choose(1300, far(), none());
+        assert_eq!(chosen.len(), 5, "{chosen:?}");
+        assert!(chosen.iter().all(|holder| matches!(holder, Holder::Far((2.., _)))), "{chosen:?}");
+        // What they hold is not enough.
+        let far = || loads(1, &[310, 90]).chain(unheard(2, [50, 0]));
+        assert_eq!(
+            relief.choose(1300, far(), none()),
+            [Holder::Far((2, 0)), Holder::Far((2, 1)), Holder::Far((1, 0))]
+        );
+        // A target that has more than its share.
+        let far = || loads(1, &[700]).chain(unheard(1, [80, 90]));
+        let chosen = relief.choose(990, far(), none());
+        assert_eq!(chosen, [Holder::Far((1, 1)), Holder::Far((1, 0))]);
     }
 }

@@ -43,11 +43,14 @@ pub enum Reason {
     Protocol = 6,
     /// A packet is longer than the LAN it is for carries.
     TooLong = 7,
+    /// There was no place for the far half: nothing of the flow is known there, and its requester
+    /// may begin it again.
+    NoPlace = 8,
 }
 
 impl Reason {
     /// Every reason, by its number from 1 on.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Stopping,
         Self::RequesterGone,
         Self::TargetDead,
@@ -55,6 +58,7 @@ impl Reason {
         Self::UnknownFlow,
         Self::Protocol,
         Self::TooLong,
+        Self::NoPlace,
     ];
 
     /// Its name in metrics.
@@ -68,6 +72,7 @@ impl Reason {
             Self::UnknownFlow => "unknown_flow",
             Self::Protocol => "protocol",
             Self::TooLong => "too_long",
+            Self::NoPlace => "no_place",
         }
     }
 

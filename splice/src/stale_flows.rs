@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use roce::ip::Addressing;
 use roce::pairing::{FlowKey, source_port};
-use roce::wire::{Psn, Qpn};
+use roce::wire::{Packet, Psn, Qpn};
 
 use crate::classes::Classes;
 use crate::session_end::SessionEnd;
@@ -92,6 +93,13 @@ pub(crate) struct Came {
     pub(crate) psn: Psn,
     /// It begins a message.
     pub(crate) starts: bool,
+}
+
+impl Came {
+    /// One that begins no message.
+    pub(crate) fn of(addressing: &Addressing, packet: &Packet<'_>) -> Self {
+        Self { src_port: addressing.src_port, psn: packet.bth.psn, starts: false }
+    }
 }
 
 /// Flows kept for the peer's sake. Beyond `most` of a kind the newest are not remembered (and
@@ -193,9 +201,15 @@ impl StaleFlows {
     }
 
     /// Returns whether this request may go on with a flow that the gateway before this one knew.
-    /// That is so once: then there is a flow that asks the target.
+    /// That is so once: then there is a flow that asks the target. A request that cannot go on with
+    /// it may be anybody's, and changes nothing.
     pub(crate) fn goes_on(&mut self, key: &FlowKey, came: &Came) -> bool {
-        self.awaited.remove(key).is_some_and(|(flow, _)| {
+        self.may_go_on(key, came) && self.awaited.remove(key).is_some()
+    }
+
+    /// Returns the same, and it is so still.
+    pub(crate) fn may_go_on(&self, key: &FlowKey, came: &Came) -> bool {
+        self.awaited.get(key).is_some_and(|(flow, _)| {
             flow.psn.distance(came.psn).abs() <= NEARBY && !flow.is_contradicted(came)
         })
     }
@@ -228,5 +242,35 @@ impl StaleFlows {
 
     fn await_end(&mut self, until: Instant) {
         self.next = Some(self.next.map_or(until, |next| next.min(until)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_clock;
+
+    /// Whoever does not know where a requester stands takes nothing from it.
+    #[test]
+    fn a_stray_request_does_not_end_what_a_requester_may_go_on_with() {
+        let now = test_clock();
+        let flow = StaleFlow {
+            requester: [10, 0, 0, 1].into(),
+            target: [10, 0, 1, 1].into(),
+            target_qpn: Qpn::new(7),
+            requester_qpn: Qpn::new(9),
+            psn: Psn::new(5000),
+            src_port: source_port(Qpn::new(9), Qpn::new(7)),
+            side: FlowSide::Near,
+            lives: true,
+        };
+        let mut flows = StaleFlows::new(10);
+        flows.await_requester(flow, now + Duration::from_secs(1));
+        let mut goes_on =
+            |src_port, psn| flows.goes_on(&flow.key(), &Came { src_port, psn: Psn::new(psn), starts: false });
+        assert!(!goes_on(flow.src_port, 0x80_0000), "it lies elsewhere");
+        assert!(!goes_on(flow.src_port ^ 1, 5001), "it comes from elsewhere");
+        assert!(goes_on(flow.src_port, 5001));
+        assert!(!goes_on(flow.src_port, 5001), "once");
     }
 }

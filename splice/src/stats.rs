@@ -100,6 +100,28 @@ impl LanDrop {
     }
 }
 
+/// In snapshots there are as many reasons as version 1 knew, and what has come since counts anew.
+mod first_reasons {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    type Known = [u64; 8];
+
+    pub(super) fn serialize<const N: usize, S: Serializer>(all: &[u64; N], to: S) -> Result<S::Ok, S::Error> {
+        let mut known = Known::default();
+        known.iter_mut().zip(all).for_each(|(known, count)| *known = *count);
+        known.serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, const N: usize, D>(from: D) -> Result<[u64; N], D::Error>
+    where
+        D: Deserializer<'de>,
+    {
+        let mut all = [0; N];
+        all.iter_mut().zip(Known::deserialize(from)?).for_each(|(count, known)| *count = known);
+        Ok(all)
+    }
+}
+
 /// The counters of a [`crate::Gateway`] since its start, and what it holds now.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Stats {
@@ -165,6 +187,7 @@ pub struct Stats {
     pub evicted: u64,
     /// Flows ended in an error that the programs see, by [`Reason`] (index: its number). At 0: near
     /// flows that ended by a fatal NAK from the target's side.
+    #[serde(with = "first_reasons")]
     pub failed: [u64; Reason::ALL.len() + 1],
     /// Flows ended because their session ended.
     pub session_failed: u64,

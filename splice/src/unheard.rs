@@ -1,62 +1,138 @@
-//! Flows whose targets have not spoken, in the order in which they were opened.
+//! Flows whose targets have not spoken, and which of them gives way when the table is full.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::num::NonZeroU64;
 
-/// The least age of a flow that gives way, beside two round trips of the link: a target that is
-/// there has mostly answered by then.
-const AGE: Duration = Duration::from_millis(100);
+use crate::hosts::Hosts;
 
-/// Flows by age, for those whose targets have not spoken to give way when the table is full.
+/// The place of a flow among a host's, by the order in which they were entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticket(NonZeroU64);
+
+impl Ticket {
+    const FIRST: Self = Self(NonZeroU64::MIN);
+    const LAST: Self = Self(NonZeroU64::MAX);
+
+    fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+}
+
+/// Room for one more flow of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room<K> {
+    /// There is some.
+    Free,
+    /// There is some if this flow gives way.
+    InPlaceOf(K),
+    /// The host has its share.
+    None,
+}
+
+/// Flows that give way when the table is full: nothing but their first requests is known of them,
+/// and their requesters have all of those still.
 ///
 /// Whoever invents source addresses has a share of the table for each. Their targets answer nobody,
-/// so these flows are what such a table is full of.
+/// so these flows are what such a table is full of. A flow that gives way is forgotten, as if the
+/// network had lost its requests: nobody is told anything, and its requester's next try begins it
+/// again. So the order in which they give way decides no more than who has to try again: of the
+/// host that has most of them the oldest, or of all where none has more than [`FEW`].
 ///
 /// # Cost
-/// Nothing per packet: a flow is entered when it is opened, and looked at when its turn to give way
-/// comes, or twice as many are there as after the last look at all. What has gone or heard from its
-/// target by then is struck out.
+/// Nothing per packet. O(log n) for a flow that is entered, leaves or gives way.
 ///
-/// Bound: twice as many entries as flows have heard nothing, and [`Unheard::LEAST`].
+/// Bound: the flows of the table.
 #[derive(Debug)]
 pub(crate) struct Unheard<K> {
-    flows: VecDeque<(Instant, K)>,
-    /// So many are there when all are looked at next.
-    look_at: usize,
+    flows: BTreeMap<(IpAddr, Ticket), K>,
+    hosts: BTreeMap<IpAddr, Standing>,
+    /// The last is the host whose flow gives way next: by its [`rank`] and its oldest.
+    order: BTreeSet<(usize, Reverse<Ticket>, IpAddr)>,
+    next: Ticket,
+}
+
+/// A host that begins no more connections at a time is as good as another.
+const FEW: usize = 32;
+
+fn rank(flows: usize) -> usize {
+    flows.max(FEW)
+}
+
+/// A host's flows among them.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    flows: usize,
+    oldest: Ticket,
 }
 
 impl<K> Default for Unheard<K> {
     fn default() -> Self {
-        Self { flows: VecDeque::new(), look_at: 0 }
+        Self { flows: BTreeMap::new(), hosts: BTreeMap::new(), order: BTreeSet::new(), next: Ticket::FIRST }
     }
 }
 
 impl<K: Copy> Unheard<K> {
-    const LEAST: usize = 64;
-
     /// Enters a flow that is opened.
-    pub(crate) fn push(&mut self, key: K, now: Instant, is_unheard: impl Fn(K) -> bool) {
-        if self.flows.len() >= self.look_at.max(Self::LEAST) {
-            self.flows.retain(|(_, key)| is_unheard(*key));
-            self.look_at = 2 * self.flows.len() + Self::LEAST;
-            self.flows.shrink_to(self.look_at);
-        }
-        self.flows.push_back((now, key));
+    pub(crate) fn enter(&mut self, host: IpAddr, key: K) -> Ticket {
+        let ticket = self.next;
+        self.next = ticket.next();
+        self.flows.insert((host, ticket), key);
+        self.stand(host, self.of(host) + 1);
+        ticket
     }
 
-    /// Takes out the oldest of those that have heard nothing, if it is old enough to give way.
-    pub(crate) fn pop(&mut self, rtt: Duration, now: Instant, is_unheard: impl Fn(K) -> bool) -> Option<K> {
-        while let Some((since, key)) = self.flows.front().copied() {
-            let is_there = is_unheard(key);
-            if is_there && now.saturating_duration_since(since) < 2 * rtt + AGE {
-                return None;
-            }
-            self.flows.pop_front();
-            if is_there {
-                return Some(key);
-            }
+    /// The flow does not give way any more: it has heard from its target, or is gone.
+    pub(crate) fn leave(&mut self, host: IpAddr, ticket: &mut Option<Ticket>) {
+        if let Some(ticket) = ticket.take()
+            && self.flows.remove(&(host, ticket)).is_some()
+        {
+            self.stand(host, self.of(host) - 1);
         }
-        None
+    }
+
+    /// Tells whether one more flow of this host may begin, beside the `all` of `most` that there
+    /// are. What gives way counts as free. So nobody has more than a share by what others hold, and
+    /// a host that is alone has its own to give.
+    pub(crate) fn room_for(&self, host: IpAddr, hosts: &Hosts, all: usize, most: usize) -> Room<K> {
+        let own = self.of(host);
+        let others = self.flows.len() - own;
+        let loser = if hosts.may_join(host, all - others.min(all), most) {
+            if all < most {
+                return Room::Free;
+            }
+            match self.order.last() {
+                // With one more it would be the host that has most.
+                Some((rank, ..)) if own >= *rank => Some(host),
+                Some((.., loser)) => Some(*loser),
+                None => None,
+            }
+        } else {
+            Some(host)
+        };
+        loser.and_then(|loser| self.oldest(loser)).map_or(Room::None, Room::InPlaceOf)
+    }
+
+    fn oldest(&self, host: IpAddr) -> Option<K> {
+        let standing = self.hosts.get(&host)?;
+        self.flows.get(&(host, standing.oldest)).copied()
+    }
+
+    /// So many flows of this host are there now, the oldest first.
+    fn stand(&mut self, host: IpAddr, flows: usize) {
+        if let Some(Standing { flows, oldest }) = self.hosts.remove(&host) {
+            self.order.remove(&(rank(flows), Reverse(oldest), host));
+        }
+        let mut own = self.flows.range((host, Ticket::FIRST)..=(host, Ticket::LAST));
+        if let Some(((_, oldest), _)) = own.next() {
+            self.hosts.insert(host, Standing { flows, oldest: *oldest });
+            self.order.insert((rank(flows), Reverse(*oldest), host));
+        }
+    }
+
+    fn of(&self, host: IpAddr) -> usize {
+        self.hosts.get(&host).map_or(0, |standing| standing.flows)
     }
 }
 
@@ -64,23 +140,104 @@ impl<K: Copy> Unheard<K> {
 mod tests {
     use super::*;
 
+    const MOST: usize = 900;
+
+    fn host(number: u8) -> IpAddr {
+        [10, 0, number, 1].into()
+    }
+
+    /// A table, and who is in it.
+    #[derive(Default)]
+    struct Table {
+        hosts: Hosts,
+        unheard: Unheard<u32>,
+        flows: BTreeMap<u32, (IpAddr, Option<Ticket>)>,
+        next: u32,
+    }
+
+    impl Table {
+        fn remove(&mut self, flow: u32) {
+            let (host, mut ticket) = self.flows.remove(&flow).unwrap();
+            self.hosts.leave(host);
+            self.unheard.leave(host, &mut ticket);
+        }
+
+        /// One more flow of this host, if there is room, and which it takes the place of.
+        fn begin(&mut self, host: IpAddr) -> Room<u32> {
+            let room = self.unheard.room_for(host, &self.hosts, self.flows.len(), MOST);
+            if let Room::InPlaceOf(flow) = room {
+                self.remove(flow);
+            }
+            if room != Room::None {
+                self.hosts.join(host);
+                self.flows.insert(self.next, (host, Some(self.unheard.enter(host, self.next))));
+                self.next += 1;
+            }
+            assert!(self.flows.len() <= MOST);
+            room
+        }
+
+        fn hear(&mut self, flow: u32) {
+            let (host, ticket) = self.flows.get_mut(&flow).unwrap();
+            self.unheard.leave(*host, ticket);
+        }
+
+        fn of(&self, host: IpAddr) -> usize {
+            self.flows.values().filter(|(of, _)| *of == host).count()
+        }
+    }
+
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "any time will do")]
-    fn the_oldest_that_has_heard_nothing_gives_way_and_none_that_is_young() {
-        let (start, rtt) = (Instant::now(), Duration::from_millis(20));
-        let at = |ms| start + Duration::from_millis(ms);
-        let mut unheard = Unheard::default();
-        (0..1000).for_each(|key| unheard.push(key, at(key), |_| true));
-        let has_heard_nothing = |key: u64| key % 3 == 2;
-        assert_eq!(unheard.pop(rtt, at(141), has_heard_nothing), None);
-        assert_eq!(unheard.pop(rtt, at(142), has_heard_nothing), Some(2));
-        assert_eq!(unheard.pop(rtt, at(142), has_heard_nothing), None);
-        assert_eq!(unheard.pop(rtt, at(1000), has_heard_nothing), Some(5));
-        (1000..2000).for_each(|key| unheard.push(key, at(key), has_heard_nothing));
-        assert!(unheard.flows.len() <= 2 * 667 + 64, "{}", unheard.flows.len());
-        (2000..3000).for_each(|key| unheard.push(key, at(key), |_| false));
-        assert!(unheard.flows.len() <= 64 && unheard.flows.capacity() <= 128);
-        assert_eq!(unheard.pop(rtt, at(3000), |_| false), None);
-        assert!(unheard.flows.is_empty());
+    fn of_the_host_that_has_most_the_oldest_gives_way() {
+        let mut table = Table::default();
+        for number in 0..MOST as u32 {
+            assert_eq!(table.begin(host((number % 20) as u8)), Room::Free);
+        }
+        assert_eq!(table.begin(host(201)), Room::InPlaceOf(0));
+        assert_eq!(table.begin(host(202)), Room::InPlaceOf(1));
+        table.hear(2);
+        assert_eq!(table.begin(host(203)), Room::InPlaceOf(3), "it has spoken");
+        assert_eq!(table.begin(host(10)), Room::InPlaceOf(10), "it would have most itself");
+        assert_eq!(table.begin(host(201)), Room::InPlaceOf(4));
+        for _ in 0..4000 {
+            assert_ne!(table.begin(host(210)), Room::None);
+        }
+        assert!(table.of(host(210)) <= 45, "{}", table.of(host(210)));
+        (201..204).for_each(|number| assert!(table.of(host(number)) > 0));
+    }
+
+    /// Names that were never heard of have nothing but what nobody else wants.
+    #[test]
+    fn those_that_have_one_each_give_way_in_their_order() {
+        let mut table = Table::default();
+        let name = |number: u32| IpAddr::from([11, 0, (number / 250) as u8, (number % 250) as u8]);
+        for number in 0..5000 {
+            table.begin(name(number));
+        }
+        let oldest = *table.flows.keys().next().unwrap();
+        assert_eq!((table.begin(host(1)), oldest), (Room::InPlaceOf(4100), 4100));
+        assert_eq!(table.begin(host(1)), Room::InPlaceOf(4101));
+        // A host with many connections has its share beside them.
+        for number in 0..700 {
+            assert!(matches!(table.begin(host(1)), Room::InPlaceOf(_)), "{number}");
+            table.hear(table.next - 1);
+        }
+        assert_eq!(table.of(host(1)), 702);
+        assert!((0..5000).all(|number| table.begin(name(number)) != Room::None));
+        assert_eq!(table.of(host(1)), 700, "those that were heard stay");
+    }
+
+    /// A host that is alone has its own to give, and leaves the others theirs.
+    #[test]
+    fn one_that_has_its_share_has_its_own_to_give() {
+        let mut table = Table::default();
+        (0..800).for_each(|_| assert_eq!(table.begin(host(1)), Room::Free));
+        assert_eq!((table.begin(host(1)), table.begin(host(1))), (Room::InPlaceOf(0), Room::InPlaceOf(1)));
+        assert_eq!(table.of(host(1)), 800);
+        let flows: Vec<_> = table.flows.keys().copied().collect();
+        flows.into_iter().for_each(|flow| table.hear(flow));
+        assert_eq!(table.begin(host(1)), Room::None);
+        assert_eq!(table.begin(host(2)), Room::Free);
+        assert!(table.unheard.flows.len() == 1 && table.unheard.order.len() == 1);
     }
 }

@@ -42,7 +42,7 @@ fn counted(snapshot: &mut Snapshot) {
     snapshot.wan_sent_bytes = 1_375_000;
     snapshot.flows = [3, 1];
     snapshot.flows_opened = [5, 2];
-    snapshot.flows_failed = [0, 1, 0, 2, 0, 0, 0, 0, 0];
+    snapshot.flows_failed = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0];
     snapshot.flows_unpaired = 1;
     snapshot.buffers = 12;
     snapshot.buffer_bytes = 49_152;

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
-use slotmap::SlotMap;
 use transport::Urgency;
 
-use super::{FarFlow, FarKey, FarSide};
+use super::{FarKey, FarSide};
 use crate::context::Context;
 use crate::failures::Cause;
 use crate::record::{FlowId, Head, Reason};
 use crate::stale_flows::StaleFlow;
+use crate::unheard::Room;
 
 impl FarSide {
     pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {
@@ -32,6 +32,9 @@ impl FarSide {
 
     /// Ends a flow because others need what it holds.
     pub(crate) fn evict(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        if self.flows.get(slot).is_some_and(|flow| flow.asking.unheard.is_some()) {
+            return self.forget(slot, ctx);
+        }
         self.give_up(slot, Reason::NoRoom, ctx);
     }
 
@@ -206,37 +209,44 @@ impl FarSide {
         self.end_turn(key, ctx);
     }
 
-    /// Has flows whose targets have never spoken give way to one more of this host, where a few are
-    /// enough. Their requesters' gateways hear of it.
-    pub(super) fn make_room(&mut self, host: IpAddr, ctx: &mut Context<'_>) {
-        let needed = self.hosts.needs(host);
-        while needed <= MOST_EVICTED && ctx.settings.flows.saturating_sub(self.flows.len()) < needed {
-            let flows = &self.flows;
-            let oldest = self.unheard.pop(ctx.settings.rtt, ctx.now, |slot| has_heard_nothing(flows, slot));
-            let Some((slot, flow)) = oldest.and_then(|slot| Some((slot, self.flows.get(slot)?))) else {
-                return;
-            };
-            let id = flow.id;
-            if self.by_id.get(&id) == Some(slot) {
-                let head = Head::Fail { flow: id, reason: Reason::NoRoom };
-                // Without room the near half gives up waiting, in its time.
-                let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
-                note_closed(&mut self.closed, id);
+    /// Makes room for one more flow of this host, if it is to have one: one whose target has never
+    /// spoken is forgotten for it. Its requester's gateway hears of that.
+    pub(super) fn make_room(&mut self, host: IpAddr, ctx: &mut Context<'_>) -> bool {
+        match self.unheard.room_for(host, &self.hosts, self.flows.len(), ctx.settings.flows) {
+            Room::Free => true,
+            Room::InPlaceOf(slot) => {
+                self.forget(slot, ctx);
+                true
             }
-            ctx.stats.evicted += 1;
-            self.close(slot, ctx);
+            Room::None => false,
         }
     }
 
-    pub(super) fn enter_unheard(&mut self, slot: FarKey, now: Instant) {
-        let flows = &self.flows;
-        self.unheard.push(slot, now, |slot| has_heard_nothing(flows, slot));
+    /// Rule: `docs/protocol.md#rule-no-place`.
+    fn forget(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get(slot) else { return };
+        let id = flow.id;
+        if self.by_id.get(&id) == Some(slot) {
+            let head = Head::Fail { flow: id, reason: Reason::NoPlace };
+            // Without room the near half gives up waiting, in its time.
+            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
+            note_closed(&mut self.closed, id);
+        }
+        ctx.stats.evicted += 1;
+        self.close(slot, ctx);
+    }
+
+    /// The flow may be forgotten for another's sake, as long as its target has not spoken.
+    pub(super) fn enter_unheard(&mut self, slot: FarKey) {
+        let Some(flow) = self.flows.get_mut(slot).filter(|flow| flow.is_unheard()) else { return };
+        flow.asking.unheard = Some(self.unheard.enter(flow.addressing.src, slot));
     }
 
     pub(super) fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
+        self.unheard.leave(flow.addressing.src, &mut flow.asking.unheard);
         flow.requests.clear(&mut self.pages);
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.await_responses(0, &mut flow.kept, 0);
@@ -258,13 +268,6 @@ impl FarSide {
 /// Flows remembered that were over before all of their requests had come: what overtakes a record
 /// lies within a round trip.
 const CLOSED: usize = 256;
-
-/// Flows that give way to another one at most.
-const MOST_EVICTED: usize = 16;
-
-fn has_heard_nothing(flows: &SlotMap<FarKey, Box<FarFlow>>, slot: FarKey) -> bool {
-    flows.get(slot).is_some_and(|flow| flow.far.has_heard_nothing())
-}
 
 /// Keeps in mind that what still comes of the flow is late.
 fn note_closed(closed: &mut VecDeque<FlowId>, id: FlowId) {

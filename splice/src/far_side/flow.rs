@@ -58,6 +58,12 @@ impl FarFlow {
         }
     }
 
+    /// Nothing but requests is known of it: its target has not spoken, nor has connection
+    /// management told of its requester, nor the peer.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.far.has_heard_nothing() && self.requester_qpn.is_none() && self.asking.expects.is_none()
+    }
+
     /// Hands the far half the requests whose turn it is. Returns why the flow is to be given up, if
     /// it is.
     pub(super) fn hand_over(

@@ -80,20 +80,19 @@ impl FarSide {
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
         let config = self.config.take(far_config(ctx));
-        let other = self.by_key.get(&key);
-        let mut far = match other.and_then(|slot| self.flows.get(slot)) {
-            Some(before) => before.far.anew(config, ctx.now),
+        let other = self.by_key.get(&key).and_then(|slot| Some((slot, self.flows.get(slot)?)));
+        let (mut far, is_new) = match other {
+            Some((_, before)) => (before.far.anew(config, ctx.now), before.asking.unheard.is_some()),
             None if self.stopping => return Err(Reason::Stopping),
-            None => Far::new(config, Arc::clone(&self.counters), ctx.now),
+            None => (Far::new(config, Arc::clone(&self.counters), ctx.now), true),
         };
-        if let Some(other) = other {
+        if let Some((other, _)) = other {
+            // What takes its place needs no other.
             self.close(other, ctx);
+        } else if !self.make_room(key.requester, ctx) {
+            return Err(Reason::NoPlace);
         }
-        self.make_room(key.requester, ctx);
-        if !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
-            return Err(Reason::NoRoom);
-        }
-        let requester_qpn = ctx.pairings.open(key, ctx.now).map_err(|_| Reason::NoRoom)?;
+        let requester_qpn = ctx.pairings.open(key, ctx.now).map_err(|_| Reason::NoPlace)?;
         let _ = ctx.pairings.take_first_psn(&key);
         if let Some(terms) = ctx.pairings.terms(&key) {
             far.set_terms(&terms);
@@ -106,7 +105,11 @@ impl FarSide {
             choice: ctx.classes.choice(&traffic(addressing, packet.bth.dest_qp.get())),
             ..FarFlow::new(far, id, speaks, packet.bth.dest_qp, packet.bth.psn, ctx.now)
         }));
-        self.enter_unheard(slot, ctx.now);
+        // One that goes on with what its target has had of another stays. So does one that begins
+        // amid a message, unless what comes has overtaken the beginning.
+        if is_new && (seq > 0 || packet.bth.opcode.starts_message()) {
+            self.enter_unheard(slot);
+        }
         self.by_id.insert(id, slot);
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);
@@ -136,7 +139,11 @@ impl FarSide {
     ) {
         let key = FlowKey { requester: addressing.src, target: addressing.dst, target_qpn };
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
-        ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, (reason.into(), By::Us), class));
+        if reason == Reason::NoPlace {
+            ctx.stats.evicted += 1;
+        } else {
+            ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, (reason.into(), By::Us), class));
+        }
         // Without room the requester's own retry brings the next request, and with it the next
         // refusal.
         let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);
@@ -148,12 +155,10 @@ impl FarSide {
     /// before it is told ends this.
     pub(crate) fn force_error(&mut self, flow: &StaleFlow, ctx: &mut Context<'_>) {
         let key = flow.key();
-        if self.by_key.get(&key).is_some()
-            || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows)
-        {
+        if self.by_key.get(&key).is_some() || ctx.pairings.partner(&key).is_some() {
             return;
         }
-        if ctx.pairings.partner(&key).is_some() || ctx.pairings.open(key, ctx.now).is_err() {
+        if !self.make_room(key.requester, ctx) || ctx.pairings.open(key, ctx.now).is_err() {
             return;
         }
         let src_port = flow.src_port;
@@ -174,7 +179,6 @@ impl FarSide {
             orphaned: true,
             ..FarFlow::new(far, id, speaks, flow.target_qpn, flow.psn, ctx.now)
         }));
-        self.enter_unheard(slot, ctx.now);
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);
         self.touch(slot, ctx);

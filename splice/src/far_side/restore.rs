@@ -1,7 +1,6 @@
 //! Responder side: the flows as they are read from a snapshot.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::FarSide;
 use crate::Settings;
@@ -17,9 +16,9 @@ impl FarSide {
     }
 
     /// Puts flows whose targets have not spoken in the order in which they may give way.
-    pub(crate) fn order(&mut self, now: Instant) {
+    pub(crate) fn order(&mut self) {
         let mut slots: Vec<_> = self.flows.iter().map(|(slot, flow)| (flow.last_activity, slot)).collect();
         slots.sort_by_key(|(last_activity, _)| *last_activity);
-        slots.into_iter().for_each(|(_, slot)| self.enter_unheard(slot, now));
+        slots.into_iter().for_each(|(_, slot)| self.enter_unheard(slot));
     }
 }

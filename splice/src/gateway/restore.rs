@@ -107,8 +107,8 @@ impl Gateway {
         (gateway.sessions, gateway.ended, gateway.ident) = (sessions, ended, ident);
         gateway.near.restore(&gateway.common.settings);
         gateway.far.restore(&gateway.common.settings);
-        gateway.near.order(then);
-        gateway.far.order(then);
+        gateway.near.order();
+        gateway.far.order();
         if is_other {
             gateway.set_policy(policy, then).map_err(|_| Refused::Setting("policy"))?;
         }

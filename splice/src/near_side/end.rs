@@ -4,15 +4,15 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::pairing::FlowKey;
-use slotmap::SlotMap;
 use transport::Urgency;
 
-use super::{NearFlow, NearKey, NearSide};
+use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::failures::{By, Cause};
 use crate::record::{FlowId, Head, Reason};
 use crate::session_end::SessionEnd;
 use crate::stale_flows::StaleFlow;
+use crate::unheard::Room;
 
 /// Flows looked at that failed and may not go yet, for one that a new flow may replace. Where none
 /// of them may go the request is dropped, and the next one looks further. No more than these give
@@ -24,11 +24,29 @@ impl NearSide {
     pub(crate) fn handle_fail(&mut self, id: FlowId, reason: Reason, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_id.get(&id) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
+        if reason == Reason::NoPlace && !flow.near.is_ahead() {
+            return self.begin_again(slot, ctx);
+        }
         ctx.fail(flow.failure((reason, By::Peer), ctx.classes));
         flow.near.fail(ctx.now);
         flow.expect(ctx);
         let target = flow.places.target;
         self.touch(slot);
+        self.release_target(target, ctx);
+    }
+
+    /// There was no place for the far half, and nothing of the flow is known there. Its requester's
+    /// next packet begins it again.
+    ///
+    /// Rule: `docs/protocol.md#rule-no-place`.
+    fn begin_again(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get(slot).filter(|flow| !flow.near.is_failed()) else { return };
+        if flow.places.unheard.is_some() {
+            self.by_id.remove(&flow.id);
+            return self.close(slot, ctx);
+        }
+        let target = flow.places.target;
+        self.strand(slot, ctx);
         self.release_target(target, ctx);
     }
 
@@ -91,21 +109,25 @@ impl NearSide {
     pub(crate) fn strand_all(&mut self, ctx: &mut Context<'_>) {
         let slots: Vec<_> = self.flows.keys().collect();
         for slot in slots {
-            let Some(flow) = self.flows.get_mut(slot) else { continue };
-            self.by_id.remove(&flow.id);
-            flow.early.clear(&mut self.pages);
-            ctx.senders.expect(0, &mut flow.demand.expected, 0);
-            if flow.near.is_failed() {
-                if let Some(remembered) = flow.remembered() {
-                    ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
-                }
-                continue;
-            }
-            flow.run.acknowledged = flow.run.acknowledged.or(flow.near.acknowledged());
-            flow.near.strand();
-            flow.excuse_wait(ctx.now);
-            self.touch(slot);
+            self.strand(slot, ctx);
         }
+    }
+
+    fn strand(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        self.by_id.remove(&flow.id);
+        flow.early.clear(&mut self.pages);
+        ctx.senders.expect(0, &mut flow.demand.expected, 0);
+        if flow.near.is_failed() {
+            if let Some(remembered) = flow.remembered() {
+                ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
+            }
+            return;
+        }
+        flow.run.acknowledged = flow.run.acknowledged.or(flow.near.acknowledged());
+        flow.near.strand();
+        flow.excuse_wait(ctx.now);
+        self.touch(slot);
     }
 
     /// Returns true if the far half is gone with its process, so that only a new flow gets on.
@@ -180,35 +202,39 @@ impl NearSide {
         false
     }
 
-    /// Has flows give way to one more of this host, where a few are enough. To one that has much of
-    /// the table only such give way as have failed.
-    pub(super) fn make_room(&mut self, host: IpAddr, ctx: &mut Context<'_>) {
-        let most = ctx.settings.flows;
-        let needed = self.hosts.needs(host);
-        let are_few = needed <= LOOKS;
-        let wanted = if are_few { needed } else { 1 };
-        while most.saturating_sub(self.flows.len()) < wanted {
-            if !(self.evict_failed(ctx) || are_few && self.evict_unheard(ctx)) {
-                return;
+    /// Makes room for one more flow of this host, if it is to have one: flows that have failed are
+    /// forgotten for it, or else one whose target has never spoken. Should the requester of that
+    /// still try, that opens another.
+    pub(super) fn make_room(&mut self, host: IpAddr, ctx: &mut Context<'_>) -> bool {
+        for _ in 0..LOOKS {
+            if self.has_room(host, ctx.settings.flows) || !self.evict_failed(ctx) {
+                break;
             }
         }
-    }
-
-    pub(super) fn enter_unheard(&mut self, slot: NearKey, now: Instant) {
-        let flows = &self.flows;
-        self.unheard.push(slot, now, |slot| has_heard_nothing(flows, slot));
-    }
-
-    /// Forgets the oldest flow whose target has never spoken. Should its requester still try, that
-    /// opens another.
-    fn evict_unheard(&mut self, ctx: &mut Context<'_>) -> bool {
-        let flows = &self.flows;
-        let oldest = self.unheard.pop(ctx.settings.rtt, ctx.now, |slot| has_heard_nothing(flows, slot));
-        if let Some(slot) = oldest {
-            ctx.stats.evicted += 1;
-            self.close(slot, ctx);
+        match self.unheard.room_for(host, &self.hosts, self.flows.len(), ctx.settings.flows) {
+            Room::Free => true,
+            Room::InPlaceOf(slot) => {
+                ctx.stats.evicted += 1;
+                self.close(slot, ctx);
+                true
+            }
+            Room::None => false,
         }
-        oldest.is_some()
+    }
+
+    /// Returns true if one more flow of this host finds a place that is free.
+    pub(super) fn has_room(&self, host: IpAddr, most: usize) -> bool {
+        self.flows.len() < most && self.hosts.may_join(host, self.flows.len(), most)
+    }
+
+    /// The flow may be forgotten for another's sake, as long as its target has not spoken, and if
+    /// it has nothing of an earlier process, which its requester may need.
+    pub(super) fn enter_unheard(&mut self, slot: NearKey) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if !flow.is_unheard() || !flow.run.is_empty() {
+            return;
+        }
+        flow.places.unheard = Some(self.unheard.enter(flow.addressing.src, slot));
     }
 
     /// One of the flow's queue pairs now belongs to another connection.
@@ -248,6 +274,7 @@ impl NearSide {
         let Some(mut flow) = self.flows.remove(slot) else { return };
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
+        self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
         if let Some(retention) = ctx.retention {
             retention.clear(&mut flow.run);
         }
@@ -281,8 +308,4 @@ impl NearSide {
             let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
         }
     }
-}
-
-fn has_heard_nothing(flows: &SlotMap<NearKey, Box<NearFlow>>, slot: NearKey) -> bool {
-    flows.get(slot).is_some_and(|flow| flow.near.has_heard_nothing())
 }

@@ -34,6 +34,12 @@ impl NearFlow {
         FlowFailure::new(FlowSide::Near, &key, self.requester_qpn, (why.into(), by), class)
     }
 
+    /// Nothing but requests is known of it: its target has not spoken, nor has connection
+    /// management told of its requester. That has all of its requests still.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.near.has_heard_nothing() && self.requester_qpn.is_none()
+    }
+
     /// The flow's requester is known, and can be told.
     pub(super) fn pair(&mut self, requester_qpn: Qpn) {
         self.requester_qpn = Some(requester_qpn);

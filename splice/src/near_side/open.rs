@@ -52,18 +52,11 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }
-        if packet.bth.opcode.starts_message() {
-            self.make_room(key.requester, ctx);
-        }
-        let has_room = self.flows.len() < ctx.settings.flows;
-        if !has_room || !self.hosts.may_join(key.requester, self.flows.len(), ctx.settings.flows) {
-            ctx.stats.drop_lan(LanDrop::TooManyFlows);
-            return None;
-        }
+        let is_new = anew.is_none() && packet.bth.opcode.starts_message();
         let mut near = match anew {
+            // It takes the place of the one before.
             Some(near) => near,
-            None if packet.bth.opcode.starts_message() => self.fresh(ctx),
-            None => match self.begin_amid(key, addressing, packet, ctx) {
+            None => match self.begin(key, addressing, packet, ctx) {
                 Ok(near) => near,
                 Err(refused) => return refused,
             },
@@ -79,7 +72,34 @@ impl NearSide {
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
         }
+        if is_new {
+            self.enter_unheard(slot);
+        }
         Some(slot)
+    }
+
+    /// A flow begins that takes no other's place. `Err`: it does not, or it does to be refused.
+    fn begin(
+        &mut self,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Result<Near, Option<NearKey>> {
+        let starts = packet.bth.opcode.starts_message();
+        let is_wanted = starts || Self::may_go_on(&key, &Came::of(addressing, packet), ctx);
+        let has_room = match is_wanted {
+            true => self.make_room(key.requester, ctx),
+            false => self.has_room(key.requester, ctx.settings.flows),
+        };
+        match (has_room, starts) {
+            (true, true) => Ok(self.fresh(ctx)),
+            (true, false) => self.begin_amid(key, addressing, packet, ctx),
+            (false, _) => {
+                ctx.stats.drop_lan(LanDrop::TooManyFlows);
+                Err(None)
+            }
+        }
     }
 
     /// The first packet that comes of a flow begins no message. Returns the flow to ask its target,
@@ -93,8 +113,9 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Result<Near, Option<NearKey>> {
-        let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
-        if ctx.stale_flows.goes_on(&key, &came) || Self::continues_retained(&key, &came, ctx) {
+        let came = Came::of(addressing, packet);
+        if Self::may_go_on(&key, &came, ctx) {
+            ctx.stale_flows.goes_on(&key, &came);
             let config = self.config(ctx.settings);
             return Ok(Near::amid(config, Arc::clone(&self.counters), packet, ctx.now));
         }
@@ -103,6 +124,12 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::Orphan);
         }
         Err(doomed)
+    }
+
+    /// The gateway before this one knew a flow that a request may go on with, which begins no
+    /// message.
+    fn may_go_on(key: &FlowKey, came: &Came, ctx: &mut Context<'_>) -> bool {
+        ctx.stale_flows.may_go_on(key, came) || Self::continues_retained(key, came, ctx)
     }
 
     /// The flow is over. If its target is in the midst of its next incarnation's message, another
@@ -133,7 +160,7 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let came = Came { src_port: addressing.src_port, psn: packet.bth.psn, starts: false };
+        let came = Came::of(addressing, packet);
         let doomed = ctx.stale_flows.doomed(&key, &came)?;
         let class = ctx.classes.classify(&traffic(addressing, key.target_qpn.get()), None);
         if doomed.meets_silence(ctx.classes, class, ctx.now) {
@@ -199,7 +226,6 @@ impl NearSide {
             ending: false,
             notified: Notified::default(),
         }));
-        self.enter_unheard(slot, ctx.now);
         self.by_key.insert(key, slot);
         self.by_id.insert(id, slot);
         self.hosts.join(key.requester);

@@ -1,7 +1,6 @@
 //! Requester side: the flows as they are read from a snapshot.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::NearSide;
 use crate::Settings;
@@ -19,10 +18,10 @@ impl NearSide {
     }
 
     /// Puts flows whose targets have not spoken in the order in which they may give way.
-    pub(crate) fn order(&mut self, now: Instant) {
+    pub(crate) fn order(&mut self) {
         let mut slots: Vec<_> = self.flows.iter().map(|(slot, flow)| (flow.id.0, slot)).collect();
         // Numbers come round after 2^32 flows.
         slots.sort_by_key(|(id, _)| id.wrapping_sub(self.next_id));
-        slots.into_iter().for_each(|(_, slot)| self.enter_unheard(slot, now));
+        slots.into_iter().for_each(|(_, slot)| self.enter_unheard(slot));
     }
 }

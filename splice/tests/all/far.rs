@@ -211,7 +211,7 @@ fn a_flow_is_kept_for_as_long_as_the_requesters_gateway_keeps_it() {
     assert_eq!((bench.sent(), bench.responses()), (vec![(0x22, 101)], vec![(101, 0x1f)]));
     bench.record(&Head::Close { flow: FLOW, requests: 2 }, &[]);
     assert_eq!(bench.gateway.stats().far_flows, 0);
-    assert_eq!(bench.gateway.stats().failed, [0; 8]);
+    assert_eq!(bench.gateway.stats().failed, [0; 9]);
 }
 
 #[test]

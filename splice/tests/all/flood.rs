@@ -36,6 +36,10 @@ struct Requester {
     latencies: Vec<Duration>,
     /// Told that its queue pair is over.
     ended: bool,
+    /// Messages that it has to send in all.
+    most: u32,
+    /// Its target answers nothing.
+    is_target_silent: bool,
 }
 
 impl Requester {
@@ -50,7 +54,19 @@ impl Requester {
             heard: now,
             latencies: Vec::new(),
             ended: false,
+            most: u32::MAX,
+            is_target_silent: false,
         }
+    }
+
+    /// One of many connections of a host, which sends so many messages.
+    fn of_many(number: u8, connection: u32, most: u32, now: Instant) -> Self {
+        let (qpn, target) = (0x2_0000 + connection, 0x3_0000 + connection);
+        Self { qpn, target, most, ..Self::new(number, now) }
+    }
+
+    fn is_done(&self) -> bool {
+        self.first == self.most && !self.ended
     }
 
     fn step(&mut self, sites: &mut Sites) {
@@ -63,7 +79,7 @@ impl Requester {
         // As fast as a LAN may be that is ten times the link.
         for _ in 0..2 {
             let ahead = (self.next - self.first) as usize;
-            if ahead >= WINDOW {
+            if ahead >= WINDOW || self.next == self.most {
                 break;
             }
             if ahead == self.outstanding.len() {
@@ -222,6 +238,9 @@ impl World {
             let Ok(packet) = Packet::parse(&self.out[IP_UDP..len - ICRC]) else { continue };
             let (to, psn) = (packet.bth.dest_qp.get(), packet.bth.psn);
             let Some(asks) = self.requesters.iter().find(|asks| asks.target == to) else { continue };
+            if asks.is_target_silent {
+                continue;
+            }
             let ext = Ext::Aeth(Aeth { syndrome: Syndrome::ACK, msn: psn.get() + 1 });
             let mut bytes = [0; 16];
             let bth = Bth::new(Opcode::Acknowledge, Qpn::new(asks.qpn), psn);
@@ -339,7 +358,9 @@ fn flows_of_one_host_leave_room_for_anothers() {
         send(&mut sites, host(1), &write(0x1000 + number, 0));
     }
     let stats = sites.gateways[0].stats();
-    assert_eq!((stats.near_flows, stats.lan_drops[LanDrop::TooManyFlows as usize]), (850, 1200));
+    // Its own have given way to its next ones.
+    assert_eq!((stats.near_flows, stats.evicted), (850, 1200));
+    assert_eq!(stats.lan_drops[LanDrop::TooManyFlows as usize], 0);
     for _ in 0..500 {
         sites.cross();
         sites.now += STEP;
@@ -351,11 +372,121 @@ fn flows_of_one_host_leave_room_for_anothers() {
 fn invent(world: &mut World, time: Duration) {
     let end = world.sites.now + time;
     while world.sites.now < end {
-        let request = packet(Opcode::SendOnly, 0x1000 + world.sent, 0, Ext::None, &[1; 16]);
-        send(&mut world.sites, host(10 + (world.sent % 240) as u8), &request);
-        world.sent += 1;
+        invent_one(world);
         world.run(20 * STEP);
     }
+}
+
+fn invent_one(world: &mut World) {
+    let request = packet(Opcode::SendOnly, 0x1000 + world.sent, 0, Ext::None, &[1; 16]);
+    send(&mut world.sites, host(10 + (world.sent % 240) as u8), &request);
+    world.sent += 1;
+}
+
+/// Fills the tables faster than any target answers.
+fn invent_at_once(world: &mut World, flows: u32) {
+    for _ in 0..flows {
+        invent_one(world);
+        world.run(STEP / 2);
+    }
+    let near = world.sites.gateways[0].stats().near_flows;
+    let far = world.sites.gateways[1].stats().far_flows;
+    assert!(near > 850 && far > 850, "{near} {far} are not full");
+}
+
+fn small(rate: u64) -> World {
+    let mut world = World::new(0, None);
+    world.sites = Sites::new(0xc123, |settings| Settings { flows: 900, rate, ..settings });
+    world
+}
+
+fn failed(world: &mut World) -> u64 {
+    world.sites.gateways.iter_mut().map(|gateway| gateway.stats().failed.iter().sum::<u64>()).sum()
+}
+
+/// A target that is silent for a time, while flows in invented names come: its flow may give way,
+/// here or there, and its requester's next try begins it again. Nobody is told that it is over.
+#[test]
+fn a_flow_that_gives_way_begins_again() {
+    for [near, far] in [[900, 900], [100_000, 900]] {
+        let mut world = World::new(1, None);
+        world.sites = Sites::new(0xc123, |settings| {
+            let is_near = settings.remote.contains(&"10.0.1.0/24".parse().unwrap());
+            Settings { flows: if is_near { near } else { far }, rate: RATE, ..settings }
+        });
+        world.requesters[0].is_target_silent = true;
+        invent(&mut world, Duration::from_millis(900));
+        assert_eq!(world.requesters[0].latencies.len(), 0);
+        world.requesters[0].is_target_silent = false;
+        // Its questions to a silent target rest for up to a second.
+        invent(&mut world, Duration::from_millis(1500));
+        let requester = &world.requesters[0];
+        let done = requester.latencies.len();
+        assert!(!requester.ended && done > 100, "{near} {far}: {done}");
+        assert_eq!(failed(&mut world), 0, "{near} {far}");
+    }
+}
+
+/// A host with many connections begins another one beside flows in invented names, however young
+/// they are.
+#[test]
+fn a_host_with_many_connections_begins_another_beside_invented_names() {
+    let mut world = small(1_000_000_000);
+    world.requesters = (0..200).map(|number| Requester::of_many(1, number, 2, world.sites.now)).collect();
+    world.run(Duration::from_millis(100));
+    assert!(world.requesters.iter().all(Requester::is_done));
+    invent_at_once(&mut world, 1000);
+    world.requesters.push(Requester::of_many(1, 500, 2, world.sites.now));
+    world.run(Duration::from_millis(50));
+    assert!(world.requesters[200].is_done(), "{:?}", world.sites.gateways[0].stats());
+    // Those that it had go on.
+    world.requesters.iter_mut().for_each(|requester| requester.most = 4);
+    world.run(Duration::from_millis(100));
+    assert!(world.requesters.iter().all(Requester::is_done));
+    assert_eq!(failed(&mut world), 0);
+}
+
+/// A flow that takes another one's place at a queue pair needs no other place.
+#[test]
+fn a_flow_in_anothers_place_needs_no_other() {
+    let mut world = small(1_000_000_000);
+    world.requesters = (0..200).map(|number| Requester::of_many(1, number, 8, world.sites.now)).collect();
+    world.run(Duration::from_millis(200));
+    assert!(world.requesters.iter().all(Requester::is_done));
+    invent_at_once(&mut world, 1000);
+    let replaced = |world: &mut World| world.sites.gateways[0].stats().replaced;
+    let before = replaced(&mut world);
+    // Somebody sends in the host's name, while its connections are at rest.
+    for requester in 0..50 {
+        let request = write(world.requesters[requester].target, 6);
+        send(&mut world.sites, host(1), &request);
+    }
+    world.run(Duration::from_millis(20));
+    assert_eq!(replaced(&mut world) - before, 50);
+    assert_eq!(world.sites.gateways[0].stats().lan_drops[LanDrop::TooManyFlows as usize], 0);
+    assert_eq!(failed(&mut world), 0);
+    world.requesters.iter_mut().for_each(|requester| requester.most = 16);
+    world.run(Duration::from_millis(600));
+    assert!(world.requesters.iter().all(Requester::is_done));
+}
+
+/// Whoever sends in a host's name, to queue pairs that are not there, keeps that from nothing.
+#[test]
+fn flows_in_a_hosts_own_name_give_way_to_those_that_it_begins() {
+    let mut world = small(RATE);
+    for number in 0..2000 {
+        // To another target: of questions between the same two hosts each waits for its turn.
+        let request = packet(Opcode::SendOnly, 0x1000 + number, 0, Ext::None, &[1; 16]);
+        let addressing = Addressing { src: host(1), dst: [10, 0, 1, 77].into(), ..world.sites.addressing[0] };
+        let datagram = Datagram { addressing, transport: &request };
+        world.sites.gateways[0].handle_lan(&datagram, world.sites.now);
+        world.run(STEP);
+    }
+    world.requesters.push(Requester::new(1, world.sites.now));
+    world.run(Duration::from_millis(300));
+    let done = world.requesters[0].latencies.len();
+    assert!(done > 100 && !world.requesters[0].ended, "{done}");
+    assert_eq!(world.sites.gateways[0].stats().near_flows, 800);
 }
 
 /// Flows in invented names fill the table of either gateway. They give way to a host that begins,
@@ -403,4 +534,27 @@ fn what_one_host_has_on_its_way_to_a_target_leaves_others_their_part() {
         send(&mut sites, host(1), &write(0x1000 + number % 50, number / 50));
     }
     assert_eq!(no_room(&mut sites), before);
+}
+
+/// One host's requests to many absent targets fill the buffers of the other gateway. Those that
+/// hold more of them, and are answered, do not end for that.
+#[test]
+fn requests_to_many_absent_targets_end_no_flow_that_is_answered() {
+    let mut world = World::new(1, None);
+    world.sites =
+        Sites::new(0xc123, |settings| Settings { total_buffer: 6 << 20, rate: 1_000_000_000, ..settings });
+    world.run(Duration::from_millis(50));
+    for number in 0..6000 {
+        let dst = [10, 0, 1, 10 + (number % 200) as u8].into();
+        let addressing = Addressing { src: host(9), dst, ..world.sites.addressing[0] };
+        let request = write(0x1000 + number / 200, 0);
+        let now = world.sites.now;
+        world.sites.gateways[0].handle_lan(&Datagram { addressing, transport: &request }, now);
+        world.run(STEP);
+    }
+    let used = world.sites.gateways[1].stats();
+    assert!(used.evicted > 100, "{}", used.evicted);
+    let requester = &world.requesters[0];
+    assert!(!requester.ended && requester.latencies.len() > 1000, "{}", requester.latencies.len());
+    assert_eq!(failed(&mut world), 0);
 }

@@ -189,12 +189,14 @@ fn a_forgotten_requester_whose_session_ended_in_silence_is_answered_nothing() {
 /// As many flows fell silent as there may be; the programs have made new connections.
 #[test]
 fn flows_that_failed_give_way_where_there_are_too_many() {
-    let mut world = World::new("remote");
-    world.sites = Sites::new(0xc123, |settings| {
-        // At the requesters' site only.
-        let flows = if settings.remote[0].to_string() == "10.0.1.0/24" { 2 } else { 100 };
-        Settings { flows, ..settings }
-    });
+    let two = || {
+        let mut world = World::new("remote");
+        world.sites = Sites::new(0xc123, |settings| {
+            let flows = if settings.remote[0].to_string() == "10.0.1.0/24" { 2 } else { 100 };
+            Settings { flows, ..settings }
+        });
+        world
+    };
     let write = |world: &mut World, target: u32| {
         let datagram = Datagram {
             addressing: world.sites.addressing[0],
@@ -203,23 +205,33 @@ fn flows_that_failed_give_way_where_there_are_too_many() {
         world.sites.gateways[0].handle_lan(&datagram, world.sites.now);
         world.run();
     };
-    write(&mut world, 1);
-    write(&mut world, 2);
-    write(&mut world, 3);
+    let answer = |world: &mut World, target: u32| {
+        world.sites.acknowledge(Qpn::new(0x100 + target), Psn::new(0), 1);
+        world.run();
+    };
     let too_many = |world: &mut World| {
         let stats = world.sites.gateways[0].stats();
         (stats.near_flows, stats.evicted, stats.lan_drops[LanDrop::TooManyFlows as usize])
     };
+    let mut world = two();
+    for target in [1, 2] {
+        write(&mut world, target);
+        answer(&mut world, target);
+    }
+    write(&mut world, 3);
     assert_eq!(too_many(&mut world), (2, 0, 1), "those that work stay");
+    let mut world = two();
+    write(&mut world, 1);
+    write(&mut world, 2);
     let now = world.sites.now;
     world.sites.gateways.iter_mut().for_each(|gateway| gateway.session_down(SessionEnd::Lost, now));
     world.run();
     world.sites.renew();
     write(&mut world, 3);
     write(&mut world, 4);
-    assert_eq!(too_many(&mut world), (2, 2, 1));
+    assert_eq!(too_many(&mut world), (2, 2, 0));
     write(&mut world, 5);
-    assert_eq!(too_many(&mut world), (2, 2, 2), "those that work stay");
+    assert_eq!(too_many(&mut world), (2, 3, 0), "the oldest was never answered");
 }
 
 /// It would open another flow, and its target, which is in error, answers nobody.

@@ -264,7 +264,7 @@ fn a_whole_connection_passes_and_leaves_nothing() {
         assert!(gateway.has_parted());
         let stats = gateway.stats();
         assert_eq!((stats.near_opened, stats.far_opened, stats.idle_closed), (1, 1, 1));
-        assert_eq!((stats.failed, stats.lan_drops.iter().sum::<u64>()), ([0; 8], 0));
+        assert_eq!((stats.failed, stats.lan_drops.iter().sum::<u64>()), ([0; 9], 0));
         assert_eq!((stats.unpaired_flows, stats.buffers, stats.lan_queue), (0, 0, 0));
     }
 }

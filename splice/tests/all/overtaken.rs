@@ -35,7 +35,7 @@ fn a_request_that_was_overtaken_by_too_many_fails_its_flow() {
         number += 1;
     };
     request(&mut gateway, 1);
-    assert_eq!((gateway.stats().far_opened, gateway.stats().failed), (1, [0; 8]));
+    assert_eq!((gateway.stats().far_opened, gateway.stats().failed), (1, [0; 9]));
     request(&mut gateway, 1 << 23);
     assert_eq!(gateway.stats().failed[Reason::NoRoom as usize], 1);
     assert_eq!(gateway.stats().bad_records, 0);
