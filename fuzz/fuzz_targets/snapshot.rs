@@ -27,7 +27,7 @@ fn run(input: &[u8]) {
         how if how < 0xc0 => changed(usize::from(how & 15), &mut script),
         _ => [&[0; snapshot::HEADER][..], script.rest()].concat(),
     };
-    snapshot::seal(&mut snapshot);
+    snapshot::seal(&mut snapshot, snapshot::OLDEST);
     within(BOUND, "a snapshot that is read", || {
         let Ok(mut gateway) = Gateway::restore(site::settings(0, LANES), &snapshot, now) else { return };
         let again = gateway.snapshot(now).expect("what was read can be written");

@@ -188,6 +188,12 @@ impl<T> Reassembly<T> {
         self.trim();
     }
 
+    /// The records held, in no order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        let pages = self.pages.iter_mut().flat_map(|(_, page)| page.slots.iter_mut().flatten());
+        self.head.iter_mut().chain(pages)
+    }
+
     /// The sequence number that [`Reassembly::pop`] returns next.
     #[must_use]
     pub fn next(&self) -> u32 {

@@ -1,13 +1,18 @@
 //! State that one process hands to the next, as bytes.
 //!
-//! What lives here: the header with its checks, and how points in time cross. What never may: I/O
-//! and clocks. The cores derive their part by `serde`, the format is `postcard`.
+//! What lives here: the header with its checks, how points in time cross, and packets that cross in
+//! shared memory. What never may: I/O and clocks. The cores derive their part by `serde`, the format
+//! is `postcard`.
 //!
 //! An `Instant` means something only in its own process. It is written as its distance from the
 //! writer's present, and read as that distance from the reader's: timers run on as if no time had
 //! passed in between.
 
+mod beside;
+mod packet;
+
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use postcard::ser_flavors::Flavor;
@@ -16,14 +21,20 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_with::{DeserializeAs, SerializeAs};
 
+pub use beside::{Beside, Memory, SEGMENT, Segment, Segments};
+pub use packet::Packet;
+
 /// The first bytes of each snapshot.
 pub const MAGIC: [u8; 8] = *b"LHSNAP\r\n";
 
-/// The version that is written, and the only one that is read so far.
+/// The newest version that is written and read: with packets in memory beside it.
 ///
 /// It rises with each change of what is written. `netem-tests/tests/sim/snapshots/` keeps one of
 /// each version that has been released.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+
+/// The oldest version that is read, and written for whoever knows no other: with everything in it.
+pub const OLDEST: u16 = 1;
 
 /// Bytes before the state: magic, version, length, CRC-32 of the state.
 pub const HEADER: usize = 8 + 2 + 8 + 4;
@@ -35,7 +46,7 @@ pub enum Refused {
     #[error("not a snapshot of Longhaul's")]
     NotASnapshot,
     /// Written by a process that this one does not understand.
-    #[error("a snapshot of version {0}, where version {VERSION} is understood")]
+    #[error("a snapshot of version {0}, where {OLDEST} to {VERSION} are understood")]
     Version(u16),
     /// Not as long as it says.
     #[error("a snapshot of {found} bytes that says it has {told}")]
@@ -81,45 +92,127 @@ impl Drop for Present {
     }
 }
 
-/// Returns the snapshot of a state as it is `now`.
+/// Returns the snapshot of a state as it is `now`, with everything in it: of version [`OLDEST`].
 ///
 /// # Errors
 /// Some part of it cannot be written: a point in time that lies centuries away.
 pub fn write<T: Serialize + ?Sized>(state: &T, now: Instant) -> Result<Vec<u8>, Unwritable> {
-    let _present = Present::set(now);
-    let snapshot = postcard::serialize_with_flavor(state, Whole(vec![0; HEADER]));
-    let mut snapshot = snapshot.map_err(|error| Unwritable(error.to_string()))?;
-    seal(&mut snapshot);
-    Ok(snapshot)
+    let mut none: [u8; 0] = [];
+    match write_to(state, now, &mut none, OLDEST)? {
+        Written::Apart(snapshot) => Ok(snapshot),
+        Written::There(_) => Ok(Vec::new()),
+    }
 }
 
-/// Appends what is written. Packets come as slices, and are copied as such.
-struct Whole(Vec<u8>);
+/// A snapshot that has been written.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Written {
+    /// So many bytes of the memory that it was given.
+    There(usize),
+    /// Bytes of its own, since that memory is too short.
+    Apart(Vec<u8>),
+}
 
-impl Flavor for Whole {
-    type Output = Vec<u8>;
+/// Writes the snapshot of a state as it is `now`, with packets beside it: of version [`VERSION`].
+/// Packets that were copied ahead are not copied again.
+///
+/// # Errors
+/// See [`write()`].
+pub fn write_beside<T: Serialize + ?Sized>(
+    state: &T,
+    now: Instant,
+    mut beside: Beside,
+) -> (Result<Written, Unwritable>, Option<Beside>) {
+    let mut memory = beside.state.take();
+    let (written, mut beside) = beside::while_writing(beside, || {
+        let place = memory.as_mut().map_or(Default::default(), |memory| (**memory).as_mut());
+        write_to(state, now, place, VERSION)
+    });
+    beside.iter_mut().for_each(|beside| beside.state = memory.take());
+    (written, beside)
+}
+
+fn write_to<T: Serialize + ?Sized>(
+    state: &T,
+    now: Instant,
+    place: &mut [u8],
+    version: u16,
+) -> Result<Written, Unwritable> {
+    let _present = Present::set(now);
+    let mut out = Out { place, len: 0, apart: Vec::new() };
+    let unwritable = |error: postcard::Error| Unwritable(error.to_string());
+    out.try_extend(&[0; HEADER]).map_err(unwritable)?;
+    let Out { place, len, mut apart } =
+        postcard::serialize_with_flavor::<_, _, Out<'_>>(state, out).map_err(unwritable)?;
+    if apart.is_empty() {
+        seal(place.get_mut(..len).unwrap_or_default(), version);
+        return Ok(Written::There(len));
+    }
+    seal(&mut apart, version);
+    Ok(Written::Apart(apart))
+}
+
+/// Writes to a place for as long as that has room, and then apart from it. Packets come as slices,
+/// and are copied as such.
+struct Out<'a> {
+    place: &'a mut [u8],
+    /// Bytes in it.
+    len: usize,
+    /// Everything, once the place is too short.
+    apart: Vec<u8>,
+}
+
+impl Out<'_> {
+    /// What comes next finds no room.
+    fn leave(&mut self) {
+        if self.apart.is_empty() {
+            self.apart.extend_from_slice(self.place.get(..self.len).unwrap_or_default());
+        }
+    }
+}
+
+impl Flavor for Out<'_> {
+    type Output = Self;
 
     fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
-        self.0.push(byte);
+        match self.place.get_mut(self.len) {
+            Some(place) if self.apart.is_empty() => {
+                *place = byte;
+                self.len += 1;
+            }
+            _ => {
+                self.leave();
+                self.apart.push(byte);
+            }
+        }
         Ok(())
     }
 
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
-        self.0.extend_from_slice(bytes);
+        match self.place.get_mut(self.len..self.len + bytes.len()) {
+            Some(place) if self.apart.is_empty() => {
+                place.copy_from_slice(bytes);
+                self.len += bytes.len();
+            }
+            _ => {
+                self.leave();
+                self.apart.extend_from_slice(bytes);
+            }
+        }
         Ok(())
     }
 
-    fn finalize(self) -> postcard::Result<Vec<u8>> {
-        Ok(self.0)
+    fn finalize(self) -> postcard::Result<Self> {
+        Ok(self)
     }
 }
 
 /// Writes the header of the state behind it: [`HEADER`] bytes of anything, and a state.
-pub fn seal(snapshot: &mut [u8]) {
+pub fn seal(snapshot: &mut [u8], version: u16) {
     let state = snapshot.get(HEADER..).unwrap_or_default();
     let (len, crc) = (state.len() as u64, crc32fast::hash(state));
     let header =
-        MAGIC.into_iter().chain(VERSION.to_le_bytes()).chain(len.to_le_bytes()).chain(crc.to_le_bytes());
+        MAGIC.into_iter().chain(version.to_le_bytes()).chain(len.to_le_bytes()).chain(crc.to_le_bytes());
     snapshot.iter_mut().zip(header).for_each(|(place, byte)| *place = byte);
 }
 
@@ -130,6 +223,30 @@ pub fn seal(snapshot: &mut [u8]) {
 /// # Errors
 /// [`Refused`] tells why it is none.
 pub fn read<T: DeserializeOwned>(snapshot: &[u8], now: Instant) -> Result<T, Refused> {
+    read_beside(snapshot, &[], now)
+}
+
+/// Reads a snapshot whose packets may lie in memory beside it. They stay there.
+///
+/// # Errors
+/// See [`read()`].
+pub fn read_beside<T: DeserializeOwned>(
+    snapshot: &[u8],
+    segments: &[Arc<Segment>],
+    now: Instant,
+) -> Result<T, Refused> {
+    let (version, state) = open(snapshot)?;
+    let _present = Present::set(now);
+    let segments = (version > OLDEST).then_some(segments);
+    match beside::while_reading(segments, || postcard::take_from_bytes(state)) {
+        Ok((state, [])) => Ok(state),
+        Ok((_, rest)) => Err(Refused::Content(format!("{} bytes too many", rest.len()))),
+        Err(error) => Err(Refused::Content(error.to_string())),
+    }
+}
+
+/// Checks the header. Returns the version, and the state behind it.
+fn open(snapshot: &[u8]) -> Result<(u16, &[u8]), Refused> {
     let Some((magic, rest)) = snapshot.split_first_chunk() else { return Err(Refused::NotASnapshot) };
     let fields = rest.split_first_chunk().and_then(|(version, rest)| {
         let (len, rest) = rest.split_first_chunk()?;
@@ -139,7 +256,7 @@ pub fn read<T: DeserializeOwned>(snapshot: &[u8], now: Instant) -> Result<T, Ref
     let (&MAGIC, Some((version, told, crc, state))) = (magic, fields) else {
         return Err(Refused::NotASnapshot);
     };
-    if version != VERSION {
+    if !(OLDEST..=VERSION).contains(&version) {
         return Err(Refused::Version(version));
     }
     if state.len() as u64 != told {
@@ -148,12 +265,7 @@ pub fn read<T: DeserializeOwned>(snapshot: &[u8], now: Instant) -> Result<T, Ref
     if crc32fast::hash(state) != crc {
         return Err(Refused::Checksum);
     }
-    let _present = Present::set(now);
-    match postcard::take_from_bytes(state) {
-        Ok((state, [])) => Ok(state),
-        Ok((_, rest)) => Err(Refused::Content(format!("{} bytes too many", rest.len()))),
-        Err(error) => Err(Refused::Content(error.to_string())),
-    }
+    Ok((version, state))
 }
 
 /// Writes and reads an [`Instant`] inside [`write()`] and [`read()`], for `serde_with`.
@@ -183,65 +295,4 @@ impl<'de> DeserializeAs<'de, Instant> for At {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[serde_with::serde_as]
-    #[derive(Debug, PartialEq, Serialize, Deserialize)]
-    struct State {
-        #[serde_as(as = "Vec<Option<(_, At)>>")]
-        times: Vec<Option<(u8, Instant)>>,
-        text: String,
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a test needs some instant to count from")]
-    fn clock() -> Instant {
-        Instant::now()
-    }
-
-    fn state(at: Instant) -> State {
-        let second = Duration::from_secs(1);
-        State { times: vec![Some((1, at + second)), None, Some((2, at - second))], text: "x".to_owned() }
-    }
-
-    #[test]
-    fn times_keep_their_distance_from_the_present() {
-        let now = clock();
-        let snapshot = write(&state(now), now).unwrap();
-        for later in [0, 1, 1_000_000] {
-            let then = now + Duration::from_millis(later);
-            assert_eq!(read(&snapshot, then), Ok(state(then)));
-            assert_eq!(write(&state(then), then).unwrap(), snapshot);
-        }
-    }
-
-    #[test]
-    fn what_does_not_fit_is_refused_by_name() {
-        let now = clock();
-        let snapshot = write(&state(now), now).unwrap();
-        let refused = |change: &dyn Fn(&mut Vec<u8>)| {
-            let mut changed = snapshot.clone();
-            change(&mut changed);
-            read::<State>(&changed, now).unwrap_err()
-        };
-        assert_eq!(refused(&|bytes| bytes.clear()), Refused::NotASnapshot);
-        assert_eq!(refused(&|bytes| bytes.truncate(HEADER - 1)), Refused::NotASnapshot);
-        assert_eq!(refused(&|bytes| bytes[0] ^= 1), Refused::NotASnapshot);
-        assert_eq!(refused(&|bytes| bytes[8] = 2), Refused::Version(2));
-        let told = (snapshot.len() - HEADER) as u64;
-        assert_eq!(
-            refused(&|bytes| bytes.truncate(bytes.len() - 1)),
-            Refused::Length { found: told - 1, told }
-        );
-        assert_eq!(refused(&|bytes| *bytes.last_mut().unwrap() ^= 1), Refused::Checksum);
-        let other = write(&(state(now), 7_u8), now).unwrap();
-        assert!(matches!(read::<State>(&other, now), Err(Refused::Content(_))));
-        assert!(matches!(read::<(State, u8)>(&snapshot, now), Err(Refused::Content(_))));
-    }
-
-    #[test]
-    fn a_time_has_no_meaning_outside_a_snapshot() {
-        let now = clock();
-        assert!(postcard::to_allocvec(&state(now)).is_err());
-    }
-}
+mod tests;

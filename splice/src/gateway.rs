@@ -71,6 +71,7 @@ pub struct Gateway {
 }
 
 mod carried;
+pub(crate) mod copying;
 mod observed;
 mod restore;
 mod retained;

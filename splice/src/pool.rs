@@ -1,12 +1,12 @@
 //! Packet buffers, reused: at steady state the data path allocates nothing.
 
 use std::cell::RefCell;
-use std::fmt::Formatter;
 use std::rc::Rc;
 
 use reliability::shelf::Shelf;
-use serde::de::{Error, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use snapshot::{Beside, Packet};
 
 /// A bounded store of packet buffers. A [`Buf`] goes back to its pool when dropped.
 ///
@@ -71,7 +71,23 @@ impl Pool {
             data.extend_from_slice(part);
         }
         store.count += 1;
-        Some(Buf { data, pool: Rc::clone(&self.0) })
+        Some(Buf { data: data.into(), pool: Rc::clone(&self.0) })
+    }
+
+    /// A buffer of a packet that was read: a copy, or what stays in another process's memory. That
+    /// counts as a copy would. `None` at the bound.
+    fn adopt(&self, packet: Packet) -> Option<Buf> {
+        if packet.capacity().is_some() {
+            return self.copy(&packet);
+        }
+        let mut store = self.0.borrow_mut();
+        let used = store.used + Shelf::size_for(packet.len());
+        if store.count >= store.most || used > store.limit {
+            return None;
+        }
+        store.count += 1;
+        store.used = used;
+        Some(Buf { data: packet, pool: Rc::clone(&self.0) })
     }
 
     /// Bytes of the buffers handed out.
@@ -111,36 +127,22 @@ impl Pool {
 
 impl Serialize for Buf {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.data)
+        self.data.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for Buf {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_bytes(Copied)
-    }
-}
-
-/// Copies bytes to a buffer of the pool.
-struct Copied;
-
-impl Visitor<'_> for Copied {
-    type Value = Buf;
-
-    fn expecting(&self, formatter: &mut Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("a packet")
-    }
-
-    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Buf, E> {
-        let copy = READING.with_borrow(|pool| pool.as_ref().and_then(|pool| pool.copy(bytes)));
-        copy.ok_or_else(|| E::custom("no room in the packet buffers"))
+        let packet = Packet::deserialize(deserializer)?;
+        let buffer = READING.with_borrow(|pool| pool.as_ref().and_then(|pool| pool.adopt(packet)));
+        buffer.ok_or_else(|| D::Error::custom("no room in the packet buffers"))
     }
 }
 
 /// One packet's bytes.
 #[derive(Debug)]
 pub struct Buf {
-    data: Vec<u8>,
+    data: Packet,
     pool: Rc<RefCell<Store>>,
 }
 
@@ -150,18 +152,48 @@ impl AsRef<[u8]> for Buf {
     }
 }
 
+impl Buf {
+    /// Copies it ahead of a snapshot. Returns the bytes copied.
+    pub(crate) fn copy_ahead(&mut self, to: &mut Beside) -> usize {
+        self.data.copy_ahead(to)
+    }
+}
+
 impl Drop for Buf {
     fn drop(&mut self) {
         let mut store = self.pool.borrow_mut();
         store.count -= 1;
-        store.used -= self.data.capacity();
-        let data = std::mem::take(&mut self.data);
+        store.used -= self.data.capacity().unwrap_or_else(|| Shelf::size_for(self.data.len()));
+        let data = std::mem::take(&mut self.data).into_buffer();
         let room = store.limit.saturating_sub(store.used);
         store.free.give(data);
         if store.free.bytes() > room {
             store.free.shrink(room);
         }
     }
+}
+
+/// The price of a look at a packet or a flow, in bytes copied.
+const LOOK: usize = 128;
+
+/// Copies packets ahead of a snapshot, as far as `budget` goes, which is lessened by that. Returns
+/// true once it has come to all of them.
+pub(crate) fn copy_all<'a>(
+    packets: impl Iterator<Item = &'a mut Buf>,
+    to: &mut Beside,
+    budget: &mut usize,
+) -> bool {
+    *budget = budget.saturating_sub(LOOK);
+    for packet in packets {
+        let copied = packet.copy_ahead(to);
+        if copied > 0 {
+            *budget = budget.saturating_sub(LOOK + copied);
+            if *budget == 0 {
+                return false;
+            }
+        }
+    }
+    true
 }
 
 #[cfg(test)]

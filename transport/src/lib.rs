@@ -85,7 +85,7 @@ pub use connection::{ClassStats, Connection, Event, LanePacket, Parked, Session}
 pub use group::Group;
 pub use marker::Marker;
 pub use path::PathStats;
-pub use senders::{Place, Reservation, Senders, Tuning, Undrained};
+pub use senders::{Place, Reservation, Senders, StreamCopying, Tuning, Undrained};
 pub use sizes::{Sent, Sizes};
 
 #[cfg(test)]

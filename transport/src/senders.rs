@@ -2,6 +2,7 @@
 
 mod admission;
 mod claims;
+mod copying;
 mod drr;
 mod load;
 mod pacer;
@@ -15,6 +16,7 @@ use reliability::link::Link;
 use reliability::pacing::Pacer;
 use reliability::stream::{Full, InBlock, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit};
 
+pub use self::copying::StreamCopying;
 use self::drr::DrrScheduler;
 use self::pacer::link_time;
 use self::shares::{FRAMED, LEAST_PIECE, backlog_of, fitting_piece, shares, siblings};

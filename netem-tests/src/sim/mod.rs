@@ -10,6 +10,7 @@
 //! WAN packets pass in plaintext behind their packet number: the seal is the session's, and a
 //! damaged datagram is a lost one to whoever checks it.
 
+mod ahead;
 mod control;
 mod crowd;
 mod datagrams;

@@ -8,10 +8,11 @@ use std::time::Instant;
 use config::Policy;
 use ipnet::IpNet;
 use roce::wire::Qpn;
-use snapshot::Refused;
+use snapshot::{Refused, Segments};
 use splice::retention::{Memory, Retention};
 use splice::{Gateway, Settings};
 
+use super::ahead::Ahead;
 use super::control::Order;
 use super::scenario::Scenario;
 use crate::host::{Host, MAX_PACKET};
@@ -22,6 +23,8 @@ pub(super) struct Site {
     settings: Settings,
     /// `None`: crashed and not yet replaced, or paused.
     pub(super) gateway: Option<Gateway>,
+    /// Memory for the process that will take its place.
+    pub(super) ahead: Option<Ahead>,
     /// The memory of the process before, while there is none.
     memory: Option<Box<dyn Memory>>,
     pub(super) paused: Option<Paused>,
@@ -46,6 +49,8 @@ pub(super) struct Paused {
 /// The snapshot of a gateway.
 pub(super) struct Taken {
     pub(super) snapshot: Vec<u8>,
+    /// Packets beside it.
+    pub(super) segments: Segments,
     pub(super) at: Instant,
     /// The policy in force then.
     pub(super) policy: Arc<Policy>,
@@ -95,6 +100,7 @@ impl Site {
             gateway: None,
             memory: (scenario.retained > 0)
                 .then(|| Box::new(vec![0u8; scenario.retained]) as Box<dyn Memory>),
+            ahead: None,
             paused: None,
             settings,
             hosts,
@@ -154,7 +160,8 @@ impl Site {
     /// Another process goes on where the gateway stood. One that cannot adopt the policy that there
     /// is by now has the one before.
     pub(super) fn take_over(&mut self, taken: &Taken, now: Instant) -> Result<(), Refused> {
-        let read = |settings: &Settings| Gateway::restore(settings.clone(), &taken.snapshot, taken.at);
+        let Taken { snapshot, segments, at, .. } = taken;
+        let read = |settings: &Settings| Gateway::restore_beside(settings.clone(), snapshot, segments, *at);
         let gateway = match read(&self.settings) {
             Err(Refused::Setting("policy")) => {
                 self.refused += 1;

@@ -299,6 +299,7 @@ impl World {
         self.now = next.max(self.now);
         self.note_flows();
         self.play_orders()?;
+        self.copy_ahead();
         self.play_faults()?;
         self.play_reloads()?;
         self.play_bursts();

@@ -1,7 +1,7 @@
 //! Gateways whose place other processes take, with their snapshots.
 
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use netem_tests::host::QpConfig;
@@ -9,8 +9,8 @@ use netem_tests::sim::{Atomics, Connection, Fault, Op, Scenario, Work, World};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::wire::Psn;
-use snapshot::{HEADER, seal};
-use splice::{Gateway, Settings};
+use snapshot::{Beside, HEADER, OLDEST, SEGMENT, Segment, Written, seal};
+use splice::{Copying, Gateway, Settings};
 
 use super::{are_seeds_named, clean, play_all};
 
@@ -97,6 +97,44 @@ fn a_snapshot_of_version_1_is_read_and_written_alike() {
     );
 }
 
+/// The same with packets in memory beside it, of which some were copied ahead.
+#[test]
+fn a_snapshot_of_version_2_is_read_as_that_of_version_1() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sim/snapshots");
+    let (file, beside) = (folder.join("2"), folder.join("2-packets"));
+    let earlier = std::fs::read(folder.join("1")).unwrap();
+    let now = Instant::now();
+    let mut gateway = Gateway::restore(kept_settings(), &earlier, now).unwrap();
+    let mut memory = Beside::new(Box::new(vec![0; SEGMENT]), Box::new(vec![0; 1 << 20]));
+    let mut at = Copying::default();
+    while memory.used() < 5000 {
+        assert!(!gateway.copy_ahead(&mut at, &mut memory, 1000), "there is more");
+    }
+    let ahead = memory.used();
+    let (written, memory) = gateway.snapshot_beside(now, memory);
+    let (Written::There(len), Some(memory)) = (written.unwrap(), memory) else { panic!("it has room") };
+    let used = memory.used();
+    let (mut packets, state) = memory.into_memory();
+    let (packets, mut state) = ((*packets).as_mut(), state.unwrap());
+    let state = &(*state).as_mut()[..len];
+    if std::env::var_os("UPDATE_EXPECTED").is_some() {
+        std::fs::write(&file, state).unwrap();
+        std::fs::write(&beside, &packets[..used]).unwrap();
+    }
+    let (kept, memory) = (std::fs::read(&file).unwrap(), std::fs::read(&beside).unwrap());
+    assert!(state == kept && packets[..used] == memory, "written otherwise than it was");
+    assert!(ahead < used && used + len < earlier.len() + earlier.len() / 10, "{ahead} {used} {len}");
+    let segments = [Arc::new(Segment::new(Box::new(memory)))];
+    let mut gateway = Gateway::restore_beside(kept_settings(), &kept, &segments, now).unwrap();
+    assert!(gateway.snapshot(now).unwrap() == earlier, "read otherwise than it was meant");
+    // Without the packets, or with some of them, it is none.
+    let less = [Arc::new(Segment::new(Box::new(vec![0; used - 100])))];
+    for segments in [&[][..], &less[..]] {
+        let refused = Gateway::restore_beside(kept_settings(), &kept, segments, now).err().unwrap();
+        assert!(refused.to_string().contains("content"), "{refused}");
+    }
+}
+
 /// A gateway with a flow that has failed, since the target's host vanished. That has left READs and
 /// atomics without an answer.
 fn owing_gateway() -> Vec<u8> {
@@ -168,7 +206,7 @@ fn any_state_is_read_or_refused() {
         if dice.random_bool(0.1) {
             changed.truncate(dice.random_range(HEADER..changed.len()));
         }
-        seal(&mut changed);
+        seal(&mut changed, OLDEST);
         match Gateway::restore(kept_settings(), &changed, now) {
             Ok(mut gateway) => {
                 assert!(gateway.snapshot(now).is_ok(), "what was read can be written");

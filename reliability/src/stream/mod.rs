@@ -13,7 +13,9 @@ pub(crate) mod wire;
 use std::time::Duration;
 
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
-pub use sender::{Alternation, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind};
+pub use sender::{
+    Alternation, Copying, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind,
+};
 pub(crate) use sender::{loss, protection};
 pub use wire::{
     DATA_HEADER, FRAGMENT_HEADER, Kind, Malformed, RECORD_HEADER, REPORT_HEADER, TIME_UNIT, UNCODED_HEADER,

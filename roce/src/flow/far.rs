@@ -6,6 +6,7 @@ mod came;
 mod config;
 mod dcqcn;
 mod ending;
+mod held;
 mod peers;
 mod read;
 mod relay;

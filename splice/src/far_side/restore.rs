@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use super::FarSide;
+use snapshot::Beside;
+
+use super::{FarKey, FarSide};
 use crate::Settings;
 use crate::hosts::Grouping;
+use crate::pool::copy_all;
 
 impl FarSide {
     /// Has flows share what they share.
@@ -13,6 +16,18 @@ impl FarSide {
         for flow in self.flows.values_mut() {
             flow.far.share(|config| self.config.take(config), Arc::clone(&self.counters));
         }
+    }
+
+    /// Returns all flows.
+    pub(crate) fn keys(&self) -> Vec<FarKey> {
+        self.flows.keys().collect()
+    }
+
+    /// Copies a flow's requests ahead of a snapshot. Returns true once it has come to all of them.
+    pub(crate) fn copy_ahead(&mut self, slot: FarKey, to: &mut Beside, budget: &mut usize) -> bool {
+        let Some(flow) = self.flows.get_mut(slot) else { return true };
+        let early = flow.requests.iter_mut().map(|request| &mut request.packet);
+        copy_all(flow.far.packets_mut().chain(early), to, budget)
     }
 
     /// Puts flows whose targets have not spoken in the order in which they may give way.

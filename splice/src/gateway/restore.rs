@@ -1,10 +1,11 @@
 //! A gateway on its way from one process to the next.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use roce::pairing::Pairings;
 use serde::{Deserialize, Serialize};
-use snapshot::{Refused, Unwritable};
+use snapshot::{Beside, Refused, Segment, Unwritable, Written};
 use transport::{Connection, Parked};
 
 use super::Gateway;
@@ -59,6 +60,15 @@ type State = (
     (Duration, u64, SessionEnd, u16),
 );
 
+/// The same, as it is written.
+type StateRef<'a> = (
+    Sizes,
+    (&'a NearSide, &'a FarSide, &'a Numbering, &'a Ordering),
+    &'a Connection,
+    (&'a LanQueue, &'a Pairings, &'a StaleFlows, &'a PiggybackedAcks, &'a Stats),
+    (Duration, u64, SessionEnd, u16),
+);
+
 impl Gateway {
     /// Returns all that a session's going on needs, for another process: [`Gateway::restore`].
     ///
@@ -68,16 +78,29 @@ impl Gateway {
     /// # Errors
     /// See [`snapshot::write()`].
     pub fn snapshot(&mut self, now: Instant) -> Result<Vec<u8>, Unwritable> {
+        self.write_state(|state| snapshot::write(state, now))
+    }
+
+    /// The same, with packets in shared memory, where [`Gateway::copy_ahead`] has put most of them.
+    /// That memory comes back with it.
+    pub fn snapshot_beside(
+        &mut self,
+        now: Instant,
+        beside: Beside,
+    ) -> (Result<Written, Unwritable>, Option<Beside>) {
+        self.write_state(|state| snapshot::write_beside(state, now, beside))
+    }
+
+    fn write_state<T>(&mut self, write: impl FnOnce(&StateRef<'_>) -> T) -> T {
         self.wan.begin_blocks_anew();
         let common = &self.common;
-        let state = (
+        write(&(
             Sizes::of(&common.settings),
             (&self.near, &self.far, &self.numbering, &self.ordering),
             &self.wan,
             (&common.lan, &common.pairings, &common.stale_flows, &common.answers, &common.stats),
             (common.settings.rtt, self.sessions, self.ended, self.ident),
-        );
-        snapshot::write(&state, now)
+        ))
     }
 
     /// A gateway that goes on where another one stood when its [`Gateway::snapshot`] was taken:
@@ -89,9 +112,24 @@ impl Gateway {
     /// # Errors
     /// [`Refused`] says what does not fit.
     pub fn restore(settings: Settings, snapshot: &[u8], then: Instant) -> Result<Self, Refused> {
+        Self::restore_beside(settings, snapshot, &[], then)
+    }
+
+    /// The same of a snapshot whose packets may lie in shared memory. They stay there until they
+    /// are acknowledged.
+    ///
+    /// # Errors
+    /// See [`Gateway::restore`].
+    pub fn restore_beside(
+        settings: Settings,
+        snapshot: &[u8],
+        segments: &[Arc<Segment>],
+        then: Instant,
+    ) -> Result<Self, Refused> {
         let policy = settings.policy.clone();
         let mut gateway = Self::new(settings, then);
-        let read = gateway.common.pool.while_reading(|| snapshot::read::<State>(snapshot, then));
+        let read = || snapshot::read_beside::<State>(snapshot, segments, then);
+        let read = gateway.common.pool.while_reading(read);
         let (sizes, flows, parked, common, (rtt, sessions, ended, ident)) = read?;
         if let Some(name) = sizes.differs(&Sizes::of(&gateway.common.settings)) {
             return Err(Refused::Setting(name));

@@ -155,6 +155,11 @@ impl Budget {
 }
 
 impl Kept {
+    /// The responses.
+    pub(super) fn packets_mut(&mut self) -> impl Iterator<Item = &mut Buf> {
+        self.lanes.iter_mut().flatten().map(|response| &mut response.packet)
+    }
+
     pub(super) fn expiry(&self) -> Option<Instant> {
         self.expiry
     }

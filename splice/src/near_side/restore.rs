@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use super::NearSide;
+use snapshot::Beside;
+
+use super::{NearKey, NearSide};
 use crate::Settings;
 use crate::hosts::Grouping;
+use crate::pool::copy_all;
 
 impl NearSide {
     /// Has flows share what they share.
@@ -15,6 +18,19 @@ impl NearSide {
         }
         let flows = self.flows.values().map(Box::as_ref);
         self.budget.regroup(flows, Grouping::new(settings.host_key));
+    }
+
+    /// Returns all flows.
+    pub(crate) fn keys(&self) -> Vec<NearKey> {
+        self.flows.keys().collect()
+    }
+
+    /// Copies a flow's responses ahead of a snapshot: those that wait, and those that were passed
+    /// on. Returns true once it has come to all of them.
+    pub(crate) fn copy_ahead(&mut self, slot: NearKey, to: &mut Beside, budget: &mut usize) -> bool {
+        let Some(flow) = self.flows.get_mut(slot) else { return true };
+        let kept = flow.kept.iter_mut().flat_map(|kept| kept.packets_mut());
+        copy_all(flow.early.responses.iter_mut().chain(kept), to, budget)
     }
 
     /// Puts flows whose targets have not spoken in the order in which they may give way.

@@ -15,11 +15,15 @@ use super::World;
 use super::check::check_policy;
 use super::orders::Restart;
 use crate::sim::Broken;
+use crate::sim::ahead::Ahead;
 use crate::sim::datagrams::transport;
 use crate::sim::numbers::PREFIX;
 use crate::sim::scenario::Fault;
 use crate::sim::site::{Silence, Taken};
 use linksim::impair::LinkSpec;
+
+/// How long before an upgrade packets are copied: some round trips.
+const COPYING: Duration = Duration::from_millis(50);
 
 impl World {
     pub(super) fn play_faults(&mut self) -> Result<(), Broken> {
@@ -80,21 +84,39 @@ impl World {
         Ok(())
     }
 
+    /// Gateways that are to be upgraded soon copy their packets ahead, meanwhile.
+    pub(super) fn copy_ahead(&mut self) {
+        let soon = self.now + COPYING;
+        for (_, fault) in self.faults.iter().take_while(|(at, _)| *at <= soon) {
+            let Fault::Upgrade { site, .. } = fault else { continue };
+            let Some(site) = self.sites.get_mut(*site) else { continue };
+            if let Some(gateway) = &mut site.gateway {
+                site.ahead.get_or_insert_with(Ahead::new).step(gateway);
+            }
+        }
+    }
+
     /// A gateway hands its state to another process and ends. What it writes, that process would
     /// write as well.
     fn upgrade(&mut self, site: usize, down: Duration) -> Result<(), Broken> {
         let Some(mut gateway) = self.sites[site].end() else { return Ok(()) };
         let refused = |what: &dyn ToString| ("snapshot", format!("of gateway {site}: {}", what.to_string()));
-        let snapshot = gateway.snapshot(self.now).map_err(|error| refused(&error))?;
+        let plain = gateway.snapshot(self.now).map_err(|error| refused(&error))?;
+        let (snapshot, segments) = match self.sites[site].ahead.take() {
+            Some(ahead) => ahead.take(&mut gateway, self.now).map_err(|error| refused(&error))?,
+            None => (plain.clone(), Vec::new()),
+        };
         let settings =
             Settings { policy: Arc::clone(gateway.policy()), ..self.sites[site].settings().clone() };
-        let restored = Gateway::restore(settings, &snapshot, self.now);
-        let again = restored.map_err(|error| refused(&error))?.snapshot(self.now);
-        if again.as_ref() != Ok(&snapshot) {
-            return Err(refused(&"another one is written by whoever has read it"));
+        for (snapshot, segments) in [(&plain, &[][..]), (&snapshot, &segments)] {
+            let restored = Gateway::restore_beside(settings.clone(), snapshot, segments, self.now);
+            let again = restored.map_err(|error| refused(&error))?.snapshot(self.now);
+            if again.as_ref() != Ok(&plain) {
+                return Err(refused(&"another one is written by whoever has read it"));
+            }
         }
         self.watch.upgraded += 1;
-        let from = Some(Taken { snapshot, at: self.now, policy: Arc::clone(gateway.policy()) });
+        let from = Some(Taken { snapshot, segments, at: self.now, policy: Arc::clone(gateway.policy()) });
         self.restarts.push(Restart { at: self.now + down, site, from });
         self.control.upgraded(site, self.now, self.scenario.wan[site].delay);
         Ok(())

@@ -101,7 +101,7 @@ impl Group {
                 let sequence = self.base + index as u64 * u64::from(self.shape.depth) + u64::from(lane);
                 let slot = queue.slot(sequence);
                 debug_assert!(slot.is_some(), "packet {sequence} was let go of before it was encoded");
-                *packet = slot.map_or(&[], |slot| slot.bytes.as_slice());
+                *packet = slot.map_or(&[], |slot| &slot.bytes);
             }
             // The group is closed before a block overflows, and a payload is no longer than the
             // encoder's capacity.

@@ -1,5 +1,6 @@
 //! The sending half of a stream.
 
+mod copying;
 mod group;
 mod hybrid;
 pub(crate) mod loss;
@@ -11,6 +12,7 @@ mod reports;
 mod schemes;
 mod waiting;
 
+pub use self::copying::Copying;
 pub use self::waiting::FIRST_OTHER;
 
 use std::time::{Duration, Instant};
@@ -455,6 +457,12 @@ impl Sender {
             &mut self.stats,
         );
         self.loss.settle(&self.queue);
+    }
+
+    /// Copies packets ahead of a snapshot, for about so many bytes' time: `budget` is lessened by
+    /// that. Returns true once it has come to all of them.
+    pub fn copy_ahead(&mut self, at: &mut Copying, to: &mut snapshot::Beside, budget: &mut usize) -> bool {
+        self.queue.copy_ahead(at, to, budget)
     }
 
     /// Gives back the memory kept for packets to come, up to a window's worth. It is taken anew as

@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+use snapshot::{Beside, Packet};
+
+use super::copying::Copying;
 use super::waiting::Waiting;
 use crate::bitmap::{Bitmap, WORD};
 use crate::pool::Pool;
@@ -9,12 +12,10 @@ use crate::stream::Alternation;
 use crate::stream::wire::Shape;
 
 /// One packet that was sent.
-#[serde_with::serde_as]
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Slot {
     /// The frames. Released when acknowledged and not held.
-    #[serde_as(as = "serde_with::Bytes")]
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Packet,
     /// Last transmission, in microseconds of the sender's clock.
     pub(super) sent: u64,
     pub(super) shape: Shape,
@@ -168,7 +169,7 @@ impl Queue {
         if !slot.held {
             let bytes = std::mem::take(&mut slot.bytes);
             self.in_flight -= bytes.len();
-            self.pool.give(bytes);
+            self.pool.give(bytes.into_buffer());
         }
         self.acknowledged.set(sequence);
     }
@@ -182,7 +183,7 @@ impl Queue {
             if std::mem::take(&mut slot.held) && slot.acknowledged {
                 let bytes = std::mem::take(&mut slot.bytes);
                 self.in_flight -= bytes.len();
-                self.pool.give(bytes);
+                self.pool.give(bytes.into_buffer());
             }
         }
     }
@@ -200,6 +201,25 @@ impl Queue {
             self.base += 1;
         }
         self.acknowledged.clear(from, self.base);
+    }
+
+    /// Copies packets ahead of a snapshot: those that wait, and then those that were sent, which
+    /// may be acknowledged any time. Returns true once it has come to all of them.
+    pub(super) fn copy_ahead(&mut self, at: &mut Copying, to: &mut Beside, budget: &mut usize) -> bool {
+        while let Some(packet) = self.waiting.packet_mut(at.waiting) {
+            if !at.step(packet, to, budget) {
+                return false;
+            }
+            at.waiting += 1;
+        }
+        at.sent = at.sent.max(self.base);
+        while let Some(slot) = self.slot_mut(at.sent) {
+            if !at.step(&mut slot.bytes, to, budget) {
+                return false;
+            }
+            at.sent += 1;
+        }
+        true
     }
 
     /// Gives back the memory that no packet needs now.

@@ -104,11 +104,9 @@ pub(super) struct Waiting {
     alternation: Alternation,
 }
 
-#[serde_with::serde_as]
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Packet {
-    #[serde_as(as = "serde_with::Bytes")]
-    frames: Vec<u8>,
+    frames: snapshot::Packet,
     /// The source's next one.
     next: u32,
     /// Its last record goes on in the next one.
@@ -371,7 +369,7 @@ impl Waiting {
     /// Begins a packet of the source's, with a record or in its midst; the room in it.
     fn begin(&mut self, place: u16, with_record: bool, pool: &mut Pool) -> usize {
         let (group, since) = (self.pushing.1, self.now);
-        let packet = Packet { frames: pool.take(), next: NONE, goes_on: false, group, since };
+        let packet = Packet { frames: pool.take().into(), next: NONE, goes_on: false, group, since };
         let index = match self.packets.get_mut(self.free as usize) {
             Some(unused) => {
                 let index = self.free;
@@ -466,7 +464,7 @@ impl Waiting {
 
     /// The frames of the next packet, in turn, and since when it waited. Of packets that share it,
     /// the time is the first one's.
-    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<(Vec<u8>, u64)> {
+    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<(snapshot::Packet, u64)> {
         let place = self.turn()?;
         let Taken { mut frames, goes_on, since } = self.take_first(place)?;
         self.midst = goes_on.then_some(place);
@@ -590,7 +588,7 @@ impl Waiting {
     }
 
     /// Adds short packets of others as far as they fit.
-    fn fill(&mut self, frames: &mut Vec<u8>, own: u16, pool: &mut Pool) {
+    fn fill(&mut self, frames: &mut snapshot::Packet, own: u16, pool: &mut Pool) {
         while let Some(place) = self.turn().filter(|place| *place != own) {
             let first = self.source(place).and_then(|source| self.packets.get(source.first as usize));
             let room = self.capacity.saturating_sub(frames.len()).min(self.capacity / 2);
@@ -599,8 +597,13 @@ impl Waiting {
             }
             let Some(Taken { frames: more, .. }) = self.take_first(place) else { return };
             frames.extend_from_slice(&more);
-            pool.give(more);
+            pool.give(more.into_buffer());
         }
+    }
+
+    /// The frames at a place of those where packets wait, or have.
+    pub(super) fn packet_mut(&mut self, place: usize) -> Option<&mut snapshot::Packet> {
+        self.packets.get_mut(place).map(|packet| &mut packet.frames)
     }
 
     fn source(&self, place: u16) -> Option<&Source> {
@@ -619,7 +622,7 @@ impl Waiting {
 
 /// A packet that leaves.
 struct Taken {
-    frames: Vec<u8>,
+    frames: snapshot::Packet,
     /// Its last record goes on in the source's next one.
     goes_on: bool,
     since: u64,
@@ -648,7 +651,7 @@ impl<'a> Reading<'a> {
         Self { parts: parts.iter(), current: &[] }
     }
 
-    fn copy(&mut self, mut len: usize, out: &mut Vec<u8>) {
+    fn copy(&mut self, mut len: usize, out: &mut snapshot::Packet) {
         while len > 0 {
             if self.current.is_empty() {
                 let Some(part) = self.parts.next() else {

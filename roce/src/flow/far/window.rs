@@ -23,6 +23,13 @@ impl<B: AsRef<[u8]>> Entry<B> {
     }
 }
 
+impl<B> Window<B> {
+    /// The packets, in PSN order.
+    pub(super) fn packets_mut(&mut self) -> impl Iterator<Item = &mut B> {
+        self.entries.iter_mut().map(|entry| &mut entry.packet)
+    }
+}
+
 impl<B> Entry<B> {
     pub(super) fn psn(&self) -> Psn {
         self.read.start

@@ -194,7 +194,7 @@ impl Closed {
             return None;
         }
         let symbol = out.get_mut(PARITY_HEADER..)?;
-        let packets = slots().map(|slot| slot.bytes.as_slice());
+        let packets = slots().map(|slot| &*slot.bytes);
         let written = fec::parity_row(self.engine, &self.code, block.sent.into(), packets, symbol).ok()?;
         let header = Parity {
             flags: FLAG_REPAIR,

@@ -82,7 +82,7 @@ impl Bench {
             }
         }
         let len = packet.len();
-        self.pool.give(packet);
+        self.pool.give(packet.into_buffer());
         Some((len, whole))
     }
 
