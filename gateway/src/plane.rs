@@ -1,6 +1,7 @@
 //! The data plane: threads that own their sockets, their keys and their flows each, and take no
 //! lock. What one of them does is here; which packets are whose, in [`steering`](crate::steering).
 
+mod ahead;
 mod freeze;
 mod moderation;
 mod peer;
@@ -25,6 +26,7 @@ use crate::lan::Lan;
 use crate::lan::wake::{PollFd, PollFlags, Wakeup, poll, precise_timers};
 use crate::wan::Bulk;
 
+pub use ahead::Ahead;
 pub use freeze::{Freeze, Frozen, Lent};
 use moderation::InterruptModeration;
 use peer::Next;
@@ -89,6 +91,8 @@ pub enum Order {
     Part(Instant, tokio::sync::oneshot::Sender<bool>),
     /// Answer with copies of the sockets that another process may go on with.
     Lend(tokio::sync::oneshot::Sender<io::Result<Lent>>),
+    /// Copy packets to memory shared with a process that may take over, and go on.
+    CopyAhead(Box<Ahead>),
     /// Stand still, while another process may take over. For the whole thread, whichever peer's
     /// order it is.
     Freeze(Freeze),
@@ -250,7 +254,8 @@ impl<O: Observer> Worker<O> {
             if from_lan + from_wan + sent > 0 {
                 self.vigil.until = now + self.vigil.busy_poll;
             }
-            let is_amid = from_lan >= BUDGET || from_wan >= BUDGET || sent >= 2 * BUDGET;
+            let is_copying = self.peers.iter_mut().any(PeerSide::copy_ahead);
+            let is_amid = is_copying || from_lan >= BUDGET || from_wan >= BUDGET || sent >= 2 * BUDGET;
             ready = if is_amid || now < self.vigil.until {
                 Ready::ALL
             } else {

@@ -56,6 +56,9 @@ impl TakeOverArgs {
             return Ok(None);
         }
         heir.check(gateway).inspect_err(|why| heir.refuse(&chain(why))).map_err(not_taken)?;
+        if let Err(why) = heir.offer_room().map_err(not_taken)? {
+            tracing::warn!("the gateway stands still for longer, as there is no room to copy ahead: {why}");
+        }
         let lock = match run::inherited_lock(&mut heir, &gateway.lan) {
             None => run::lock(&gateway.lan).map_err(failed)?,
             inherited => inherited,

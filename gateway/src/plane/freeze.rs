@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use snapshot::{Beside, Written};
 use tokio::sync::oneshot;
 
 use super::{BUDGET, Observer, Ready, Worker};
@@ -23,7 +24,10 @@ pub struct Freeze {
 }
 
 /// A worker that stands still: since when, and the state towards each peer.
-pub type Frozen = (Instant, Result<Vec<Vec<u8>>, String>);
+pub type Frozen = (Instant, Result<Vec<Taken>, String>);
+
+/// The state towards a peer, and the shared memory that it refers to.
+pub(super) type Taken = (Written, Option<Beside>);
 
 /// Copies of a worker's sockets.
 pub struct Lent {
@@ -31,17 +35,19 @@ pub struct Lent {
     pub lan: Option<OwnedFd>,
     /// Those of bulk data: the one that receives, and the further lanes'.
     pub bulk: Vec<OwnedFd>,
+    /// Bytes that wait.
+    pub waiting: u64,
 }
 
 impl Lent {
-    pub(super) fn of(bulk: &Bulk, lan: &Lan) -> io::Result<Self> {
+    pub(super) fn of(bulk: &Bulk, lan: &Lan, waiting: u64) -> io::Result<Self> {
         let copy = |socket: BorrowedFd<'_>| socket.try_clone_to_owned();
         let lan = match lan {
             // Its sockets are copies of what passes, so the next process opens some of its own.
             Lan::Packet(_) => None,
             Lan::Socket(socket) => Some(copy(socket.fd())?),
         };
-        Ok(Self { lan, bulk: bulk.sockets().map(copy).collect::<io::Result<_>>()? })
+        Ok(Self { lan, bulk: bulk.sockets().map(copy).collect::<io::Result<_>>()?, waiting })
     }
 }
 

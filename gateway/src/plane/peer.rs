@@ -11,8 +11,11 @@ use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Received, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
+use snapshot::Written;
 use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow};
 
+use super::ahead::CopyingAhead;
+use super::freeze::Taken;
 use super::{BLOCKED, BUDGET, Counts, Freeze, GoOn, Lent, Observer, Order, PerLane, Share};
 use crate::lan::Lan;
 use crate::retention::uptime;
@@ -32,6 +35,7 @@ pub struct PeerSide<O> {
     first: Ordinals,
     orders: Receiver<Order>,
     awaited: Option<Awaited>,
+    ahead: Option<CopyingAhead>,
     observer: O,
     counts: Counts,
     /// Longest packet to the peer, as it was last told.
@@ -128,6 +132,7 @@ impl<O: Observer> PeerSide<O> {
             first: Ordinals::default(),
             orders,
             awaited: None,
+            ahead: None,
             observer,
             counts: Counts::default(),
             wan_packet: 0,
@@ -136,8 +141,26 @@ impl<O: Observer> PeerSide<O> {
     }
 
     /// Returns all that another process needs to go on with the flows.
-    pub(super) fn snapshot(&mut self, now: Instant) -> Result<Vec<u8>, String> {
-        self.core.snapshot(now).map_err(|error| error.to_string())
+    pub(super) fn snapshot(&mut self, now: Instant) -> Result<Taken, String> {
+        match self.ahead.take() {
+            Some(ahead) => ahead.snapshot(&mut self.core, now),
+            None => {
+                let snapshot = self.core.snapshot(now).map_err(|error| error.to_string())?;
+                Ok((Written::Apart(snapshot), None))
+            }
+        }
+    }
+
+    /// Copies some packets ahead of a take-over. Returns true if there is more to copy.
+    pub(super) fn copy_ahead(&mut self) -> bool {
+        self.ahead.as_mut().is_some_and(|ahead| ahead.step(&mut self.core))
+    }
+
+    /// Forgets what was copied for a process that takes over no more.
+    pub(super) fn check_ahead(&mut self) {
+        if let Some(ahead) = self.ahead.take_if(|ahead| ahead.is_over()) {
+            ahead.give_up();
+        }
     }
 
     pub(super) fn remote(&self) -> &[IpNet] {
@@ -266,7 +289,13 @@ impl<O: Observer> PeerSide<O> {
                     self.awaited = Some(Awaited { reached: Gateway::has_parted, deadline, reply });
                 }
                 // Nobody may care to know any more.
-                Ok(Order::Lend(reply)) => drop(reply.send(Lent::of(&self.bulk, lan))),
+                Ok(Order::Lend(reply)) => {
+                    drop(reply.send(Lent::of(&self.bulk, lan, self.core.waiting_bytes())));
+                }
+                Ok(Order::CopyAhead(ahead)) => {
+                    let before = self.ahead.replace(CopyingAhead::new(*ahead));
+                    before.into_iter().for_each(CopyingAhead::give_up);
+                }
                 Ok(Order::Freeze(freeze)) => return Next::Freeze(freeze),
                 Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Next::Stop,
                 Err(TryRecvError::Empty) => return Next::GoOn,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{CHECK_EVERY, OBSERVE_EVERY, Observer, PAUSE, Worker};
+use super::{CHECK_EVERY, OBSERVE_EVERY, Observer, PAUSE, PeerSide, Worker};
 use crate::lan::Link;
 
 impl<O: Observer> Worker<O> {
@@ -24,6 +24,7 @@ impl<O: Observer> Worker<O> {
             peers.iter_mut().for_each(|peer| peer.check_silence(lan, now));
             self.observe();
             self.peers.iter_mut().for_each(|peer| peer.answer_awaited(now));
+            self.peers.iter_mut().for_each(PeerSide::check_ahead);
         }
         if now >= self.next_check {
             self.next_check = now + CHECK_EVERY;

@@ -16,7 +16,7 @@
 //! | `socket` | TCP, UDP and raw IP; packet; netlink's routes and netfilter |
 //! | `socketpair` | Unix streams, which wake the runtime at a signal and can be connected to nothing else |
 //! | `setsockopt` | the options in use ([`OPTIONS`]) |
-//! | `fcntl` | copies of a descriptor, close-on-exec, non-blocking mode: no signals to anybody |
+//! | `fcntl` | copies of a descriptor, close-on-exec, non-blocking mode, seals read: no signals to anybody |
 //! | `ioctl` | reading what an interface or a terminal is, non-blocking mode, bytes that wait |
 //! | `prctl` | names of threads and of memory, how punctual timers are, giving up capabilities |
 //! | `prlimit64` | of this process |
@@ -197,7 +197,8 @@ const OPTIONS: [(i32, &[i32]); 6] = [
 ];
 
 /// Commands of `fcntl` besides `F_SETFL`, which must not ask for signals.
-const FCNTLS: [i32; 5] = [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL];
+const FCNTLS: [i32; 6] =
+    [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD, libc::F_GETFL, libc::F_GET_SEALS];
 
 /// The type of a socket without `SOCK_NONBLOCK` and `SOCK_CLOEXEC`.
 const TYPE: i32 = 0xf;

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use session::control::{Control, Gate};
 use session::resumption::Resumption;
+use snapshot::Written;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
@@ -23,7 +24,7 @@ use crate::events::EventKind;
 use crate::plane::Frozen;
 use crate::requests::Claimant;
 use crate::service::Notifier;
-use crate::upgrade::{Broken, Giver, Place, STAND_STILL, Stand, control_group, executable};
+use crate::upgrade::{Broken, Giver, Place, STAND_STILL, Stand, Waiting, control_group, executable};
 
 /// How long a session may take until it stands still.
 const STANDING: Duration = Duration::from_secs(1);
@@ -52,6 +53,7 @@ impl Legacy {
             peers: gateway.peers().map(|peer| peer.name.clone()).collect(),
             threads: gateway.data_plane.threads,
             sockets: 0,
+            waiting: Vec::new(),
         };
         Self { stand, sockets: Vec::new(), gates: Vec::new() }
     }
@@ -106,24 +108,27 @@ impl Running {
     pub(super) async fn greet(&self, claimant: Claimant) -> Option<Preparing> {
         let Claimant { stream, place } = claimant;
         let lent = self.lend().await;
-        let sockets = match lent {
-            Ok(sockets) => sockets,
+        let (sockets, waiting) = match lent {
+            Ok(lent) => lent,
             Err(error) => {
                 warn!(%error, "no process can take over: sockets cannot be copied");
                 return None;
             }
         };
-        let stand = self.legacy.0.stand.clone();
-        Some((spawn_blocking(move || Giver::prepare(stream, stand, &sockets)), place))
+        let stand = Stand { waiting, ..self.legacy.0.stand.clone() };
+        let copier = self.threads.copier();
+        let prepare = move || Giver::prepare(stream, stand, &sockets, |offers| copier.copy(offers));
+        Some((spawn_blocking(prepare), place))
     }
 
-    async fn lend(&self) -> std::io::Result<Vec<(Place, OwnedFd)>> {
+    async fn lend(&self) -> std::io::Result<(Vec<(Place, OwnedFd)>, Vec<Waiting>)> {
         let mut sockets = Vec::new();
         for (place, socket) in &self.legacy.0.sockets {
             sockets.push((*place, socket.as_fd().try_clone_to_owned()?));
         }
-        sockets.extend(self.threads.lend().await?);
-        Ok(sockets)
+        let (lent, waiting) = self.threads.lend().await?;
+        sockets.extend(lent);
+        Ok((sockets, waiting))
     }
 
     /// Hands everything over to a process that is prepared. `None`: this one goes on.
@@ -188,6 +193,8 @@ impl Running {
             Ok(Err((mut giver, why))) => {
                 giver.refuse(&why.to_string());
                 self.legacy.0.gates.iter().for_each(Gate::open);
+                // Unmapping its rooms takes time that flows need not wait for.
+                drop(spawn_blocking(move || drop(giver)));
                 Err(why)
             }
             Err(_) => {
@@ -255,7 +262,12 @@ fn try_to_give(
     }
     for (thread, (taken, states)) in (0..).zip(states) {
         for (peer, state) in (0..).zip(states.map_err(NotGiven::Unable)?) {
-            giver.state(thread, peer, taken, &state)?;
+            let (state, room) = state;
+            match state {
+                Written::There(len) => giver.state_in_room(thread, peer, taken, len)?,
+                Written::Apart(state) => giver.state(thread, peer, taken, &state)?,
+            }
+            room.into_iter().for_each(|room| giver.keep(room));
         }
     }
     giver.ask_if_taken()?;

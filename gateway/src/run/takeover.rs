@@ -17,7 +17,7 @@ use super::{RunError, lock_name};
 use crate::events::EventKind;
 use crate::service::Notifier;
 use crate::telemetry::{SessionState, Telemetry};
-use crate::upgrade::{Given, Heir, NotTaken, Place};
+use crate::upgrade::{Given, Heir, NotTaken, Part, Place, Room};
 
 /// Takes the socket for this, which has to be bound there.
 ///
@@ -65,10 +65,11 @@ pub(super) fn take_over(
     controls: Vec<Control>,
     (notifier, telemetries, announce): Told<'_>,
 ) -> Result<Vec<Control>, RunError> {
+    heir.await_copied()?;
     threads.prepare()?;
     let begun = Instant::now();
     let taken = take(&mut heir, most, threads);
-    let (claims, restored) = taken.inspect_err(|why| heir.refuse(&crate::causes::chain(why)))?;
+    let (claims, restored, rooms) = taken.inspect_err(|why| heir.refuse(&crate::causes::chain(why)))?;
     heir.conclude()?;
     // From here on nobody else has them.
     let stood_still = begun.elapsed();
@@ -88,6 +89,8 @@ pub(super) fn take_over(
     // Nobody may care to know any more.
     let _ = announce.map(|announce| announce.send(text));
     heir.dismiss();
+    // Unmapping what nobody refers to takes time that flows need not wait for.
+    drop(rooms);
     Ok(controls)
 }
 
@@ -96,11 +99,16 @@ type Told<'a> = (&'a Arc<Notifier>, &'a [Arc<Telemetry>], Option<oneshot::Sender
 
 type Claims = Vec<Option<session::resumption::Resumption>>;
 
-fn take(heir: &mut Heir, most: usize, threads: &Threads) -> Result<(Claims, Restored), RunError> {
+fn take(
+    heir: &mut Heir,
+    most: usize,
+    threads: &Threads,
+) -> Result<(Claims, Restored, Vec<Arc<Room>>), RunError> {
     let Given { claims, parts } = heir.receive(most)?;
+    let rooms = parts.iter().filter_map(Part::room).map(Arc::clone).collect();
     let are_held: Vec<_> = claims.iter().map(Option::is_some).collect();
     let restored = threads.restore(parts, &are_held)?;
-    Ok((claims, restored))
+    Ok((claims, restored, rooms))
 }
 
 fn tell(heir: &Heir, restored: &Restored, stood_still: Duration, telemetries: &[Arc<Telemetry>]) -> String {

@@ -35,10 +35,14 @@ pub(super) enum Kind {
     Yours = 9,
     Running = 10,
     Refused = 11,
+    Room = 12,
+    CopyAhead = 13,
+    Copied = 14,
+    InRoom = 15,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 15] = [
         Self::Hello,
         Self::Stand,
         Self::Socket,
@@ -50,6 +54,10 @@ impl Kind {
         Self::Yours,
         Self::Running,
         Self::Refused,
+        Self::Room,
+        Self::CopyAhead,
+        Self::Copied,
+        Self::InRoom,
     ];
 
     fn of(byte: u8) -> Option<Self> {

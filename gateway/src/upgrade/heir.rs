@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
@@ -14,7 +15,8 @@ use zeroize::Zeroizing;
 
 use super::channel::{Kind, Message};
 use super::{
-    Broken, Channel, Hello, NAME, PATH, PREPARE, PROTOCOL, Place, STAND_STILL, Stand, control_group,
+    Broken, Channel, Extent, Hello, NAME, NoRoom, PATH, PREPARE, PROTOCOL, Place, Room, SNAPSHOTS,
+    STAND_STILL, Stand, control_group, room,
 };
 
 /// Longest head of an HTTP answer.
@@ -73,6 +75,8 @@ pub struct Heir {
     channel: Channel,
     stand: Stand,
     sockets: BTreeMap<Place, OwnedFd>,
+    /// Shared memory by thread and peer.
+    rooms: BTreeMap<(u8, u8), Arc<Room>>,
 }
 
 /// The flows of the old process.
@@ -93,15 +97,48 @@ pub struct Part {
     pub peer: u8,
     /// When the snapshot was taken.
     pub then: Instant,
+    /// The memory that its packets may be in.
+    room: Option<Arc<Room>>,
+    body: Body,
+}
+
+#[derive(Debug)]
+enum Body {
     /// The core's snapshot, behind some bytes.
-    body: Vec<u8>,
+    Apart(Vec<u8>),
+    /// So many bytes of the room.
+    There(usize),
 }
 
 impl Part {
     /// The core's snapshot.
     #[must_use]
     pub fn snapshot(&self) -> &[u8] {
-        self.body.get(NUMBERS..).unwrap_or_default()
+        match &self.body {
+            Body::Apart(body) => body.get(NUMBERS..).unwrap_or_default(),
+            Body::There(len) => self.room.as_ref().and_then(|room| room.state(*len)).unwrap_or_default(),
+        }
+    }
+
+    /// The room that its packets may be in, if there is one.
+    #[must_use]
+    pub fn room(&self) -> Option<&Arc<Room>> {
+        self.room.as_ref()
+    }
+}
+
+impl Part {
+    fn with_room(self, rooms: &BTreeMap<(u8, u8), Arc<Room>>) -> Self {
+        Self { room: rooms.get(&(self.thread, self.peer)).map(Arc::clone), ..self }
+    }
+
+    /// Has what the message names for its body: so many bytes of the room.
+    fn in_room(self) -> Result<Self, Broken> {
+        let wrong = || Broken::Protocol("a snapshot that is not in its room".to_owned());
+        let len = <[u8; 8]>::try_from(self.snapshot()).map_err(|_| wrong())?;
+        let len = usize::try_from(u64::from_le_bytes(len)).map_err(|_| wrong())?;
+        let is_there = self.room.as_ref().is_some_and(|room| room.state(len).is_some());
+        if is_there { Ok(Self { body: Body::There(len), ..self }) } else { Err(wrong()) }
     }
 }
 
@@ -121,11 +158,8 @@ impl Heir {
         stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(nobody)?;
         ask(&mut stream).map_err(nobody)?.map_err(NotTaken::Unable)?;
         let mut channel = Channel::new(stream, PREPARE).map_err(nobody)?;
-        let hello = Hello {
-            protocol: PROTOCOL,
-            snapshot: [snapshot::VERSION; 2],
-            build: env!("CARGO_PKG_VERSION").to_owned(),
-        };
+        let hello =
+            Hello { protocol: PROTOCOL, snapshot: SNAPSHOTS, build: env!("CARGO_PKG_VERSION").to_owned() };
         channel.send_json(Kind::Hello, &hello, None)?;
         let (stand, _): (Stand, _) = channel.receive_json(Kind::Stand)?;
         if stand.sockets > MOST_SOCKETS {
@@ -137,7 +171,7 @@ impl Heir {
             let socket = socket.ok_or_else(|| Broken::Protocol("no socket".to_owned()))?;
             sockets.insert(place, socket);
         }
-        Ok(Self { channel, stand, sockets })
+        Ok(Self { channel, stand, sockets, rooms: BTreeMap::new() })
     }
 
     /// Returns what the old process is.
@@ -185,6 +219,45 @@ impl Heir {
         Ok(())
     }
 
+    /// Makes room for what waits in the old process, and has it copied there while that runs. Call
+    /// it before privileges are given up. Without room, all is copied while nothing moves.
+    ///
+    /// # Errors
+    /// [`NotTaken::Broken`]: of the old process. That there is no room is returned beside.
+    pub fn offer_room(&mut self) -> Result<Result<(), NoRoom>, NotTaken> {
+        let extents: Vec<_> = self.stand.waiting.iter().map(Extent::of).collect();
+        if self.stand.protocol < 2 || self.stand.snapshot < 2 || extents.is_empty() {
+            return Ok(Ok(()));
+        }
+        let make = || -> Result<Vec<_>, NoRoom> {
+            room::check(extents.iter().fold(0, |sum, extent| extent.bytes().saturating_add(sum)))?;
+            extents.iter().map(Room::new).collect()
+        };
+        let rooms = match make() {
+            Ok(rooms) => rooms,
+            Err(why) => return Ok(Err(why)),
+        };
+        for (extent, (room, file)) in extents.iter().zip(rooms) {
+            self.channel.set_patience(PREPARE);
+            self.channel.send_json(Kind::Room, extent, Some(file.as_fd()))?;
+            self.rooms.insert((extent.thread, extent.peer), Arc::new(room));
+        }
+        self.channel.send(Kind::CopyAhead, &[])?;
+        Ok(Ok(()))
+    }
+
+    /// Waits until the old process has copied ahead, if there is room. It still runs then.
+    ///
+    /// # Errors
+    /// See [`NotTaken`].
+    pub fn await_copied(&mut self) -> Result<(), NotTaken> {
+        if !self.rooms.is_empty() {
+            self.channel.set_patience(PREPARE);
+            self.channel.expect(Kind::Copied)?;
+        }
+        Ok(())
+    }
+
     /// Has the old process stand still, and takes its flows. `most`: bytes of all snapshots.
     ///
     /// # Errors
@@ -200,6 +273,7 @@ impl Heir {
             let message = self.channel.receive(|kind| match kind {
                 Kind::Claim => 1 + SECRET,
                 Kind::Snapshot => left.saturating_add(NUMBERS),
+                Kind::InRoom => NUMBERS + 8,
                 _ => 0,
             })?;
             match message.kind {
@@ -207,7 +281,11 @@ impl Heir {
                 Kind::Snapshot => {
                     let part = given.part(message, [threads, peers])?;
                     left = left.saturating_sub(part.snapshot().len());
-                    given.parts.push(part);
+                    given.parts.push(part.with_room(&self.rooms));
+                }
+                Kind::InRoom => {
+                    let part = given.part(message, [threads, peers])?;
+                    given.parts.push(part.with_room(&self.rooms).in_room()?);
                 }
                 Kind::Whole if given.parts.len() == threads * peers => return Ok(given),
                 _ => return Err(message.unexpected().into()),
@@ -262,7 +340,7 @@ impl Given {
             return Err(wrong());
         }
         let then = Instant::now().checked_sub(age).ok_or_else(wrong)?;
-        Ok(Part { thread, peer, then, body })
+        Ok(Part { thread, peer, then, room: None, body: Body::Apart(body) })
     }
 }
 

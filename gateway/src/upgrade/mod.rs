@@ -8,9 +8,12 @@
 //! | new | `Hello` | what it understands ([`Hello`]) |
 //! | old | `Stand` | what it is ([`Stand`]) |
 //! | old | `Socket`, for each | its [`Place`], and the descriptor beside it |
+//! | new | `Room`, for each thread and peer, or none at all | its [`Extent`], and shared memory beside it |
+//! | new | `CopyAhead`, if there is room | none |
+//! | old | `Copied` | none: it has copied packets there, and goes on |
 //! | new | `Freeze` | none: everything that can fail before is done |
 //! | old | `Claim`, for each peer with flows that go on | its number, and the secret of its session |
-//! | old | `Snapshot`, for each thread and peer | their numbers, its age, and the core's snapshot |
+//! | old | `InRoom` or `Snapshot`, for each thread and peer | their numbers, its age, and the core's snapshot, or its length in the room |
 //! | old | `Whole` | none |
 //! | new | `HaveIt` | none: it has read everything, and could begin |
 //! | old | `Yours` | none: it never goes on again |
@@ -20,26 +23,35 @@
 //! then goes on where it stood, and the new one ends. From `Freeze` to `Yours` the old one reads
 //! and sends nothing but what keeps its control connections alive.
 //!
+//! Version 1 has neither room nor what is about it. Packets go into the room while the old process
+//! still runs, so that the time in which nothing moves does not depend on how much waits.
+//!
 //! Nothing is sealed under a key of the other process, whichever goes on
 //! ([decision](../../../docs/adr/0021-upgrade-by-resumption.md)).
 //!
 //! Bounds: text has 64 KiB at most, and a snapshot as much as the reader says. The old process
-//! waits [`PREPARE`] for `Freeze`, and stands still for [`STAND_STILL`] at most.
+//! waits [`PREPARE`] for `Freeze`, and stands still for [`STAND_STILL`] at most. It copies ahead
+//! for [`COPY`] at most. Room is a quarter more than what waits. It is not made unless a quarter of
+//! the free memory would stay free.
 
 mod channel;
 mod giver;
 mod heir;
+mod room;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 pub use channel::{Broken, Channel};
-pub use giver::Giver;
+pub use giver::{Giver, Offer};
 pub use heir::{Given, Heir, NotTaken, Part};
+pub use room::{Extent, NoRoom, Room, Waiting, open as open_room};
 
 /// Versions of the messages that are understood, the oldest and the newest.
-pub const PROTOCOL: [u16; 2] = [1, 1];
+pub const PROTOCOL: [u16; 2] = [1, 2];
+/// Versions of snapshots that are understood.
+pub const SNAPSHOTS: [u16; 2] = [snapshot::OLDEST, snapshot::VERSION];
 /// The path that an admin listener's client posts to.
 pub const PATH: &str = "/take-over";
 /// The name of the messages in HTTP's `Upgrade`.
@@ -49,6 +61,9 @@ pub const PREPARE: Duration = Duration::from_secs(60);
 /// How long the old process stands still at most: less than most NICs try, and less than the
 /// silence that ends a session by default.
 pub const STAND_STILL: Duration = Duration::from_secs(2);
+/// How long the old process copies ahead at most. What it has not come to is copied while it stands
+/// still.
+pub const COPY: Duration = Duration::from_secs(20);
 /// How long the old process waits for the word that the service manager knows the new one.
 pub const RUNNING: Duration = Duration::from_secs(5);
 
@@ -88,6 +103,9 @@ pub struct Stand {
     pub threads: u8,
     /// Sockets that follow.
     pub sockets: u32,
+    /// The bytes that wait in each thread towards each peer.
+    #[serde(default)]
+    pub waiting: Vec<Waiting>,
 }
 
 /// The purpose of a socket.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use session::resumption::Resumption;
+use snapshot::{Beside, Written};
 use zeroize::Zeroizing;
 
 use super::channel::Kind;
@@ -94,18 +95,19 @@ fn stand() -> Stand {
         peers: vec!["b".to_owned(), "c".to_owned()],
         threads: 2,
         sockets: 0,
+        waiting: vec![Waiting { thread: 1, peer: 0, bytes: 1 << 20 }],
     }
 }
 
 /// Plays the old process behind an admin socket, with `then` once it is to stand still.
 fn old(path: &std::path::Path, then: impl FnOnce(Giver) + Send + 'static) -> std::thread::JoinHandle<()> {
-    old_with_stream(path, |giver, _| then(giver))
+    old_with_stream(path, |giver, _, _| then(giver))
 }
 
-/// The same, with the stream that its messages take.
+/// The same, with the stream that its messages take, and the rooms that it was offered.
 fn old_with_stream(
     path: &std::path::Path,
-    then: impl FnOnce(Giver, UnixStream) + Send + 'static,
+    then: impl FnOnce(Giver, UnixStream, Vec<Beside>) + Send + 'static,
 ) -> std::thread::JoinHandle<()> {
     let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
@@ -120,16 +122,22 @@ fn old_with_stream(
         stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap();
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
         let same = stream.try_clone().unwrap();
-        let giver = Giver::prepare(stream, stand(), &[(Place::Control(1), file)]);
+        let mut rooms = Vec::new();
+        let giver = Giver::prepare(stream, stand(), &[(Place::Control(1), file)], |offers| {
+            rooms.extend(offers.into_iter().map(|offer| (offer.alive, offer.beside)));
+        });
         if let Ok(giver) = giver {
-            then(giver, same);
+            assert!(rooms.iter().all(|(alive, _)| alive.upgrade().is_some()));
+            then(giver, same, rooms.into_iter().map(|(_, beside)| beside).collect());
+        } else {
+            assert!(rooms.iter().all(|(alive, _)| alive.upgrade().is_none()));
         }
     })
 }
 
 /// Plays an old process that has these bytes once it is to stand still.
 fn raw_old(path: &std::path::Path, bytes: Vec<u8>) -> std::thread::JoinHandle<()> {
-    old_with_stream(path, move |_giver, mut stream| {
+    old_with_stream(path, move |_giver, mut stream, _| {
         // Whoever has heard enough reads no further.
         let _ = std::io::Write::write_all(&mut stream, &bytes);
     })
@@ -154,7 +162,7 @@ fn everything_crosses_and_the_old_process_hears_that_it_has() {
     });
     let mut heir = Heir::connect(&path).unwrap();
     let Stand { protocol, snapshot, peers, .. } = heir.stand().clone();
-    assert_eq!((protocol, snapshot, peers.len()), (1, snapshot::VERSION, 2));
+    assert_eq!((protocol, snapshot, peers.len()), (2, snapshot::VERSION, 2));
     assert!(heir.take(Place::Control(1)).is_some() && heir.take(Place::Lock).is_none());
     let given = heir.receive(20).unwrap();
     assert!(given.claims[0].is_none());
@@ -164,6 +172,63 @@ fn everything_crosses_and_the_old_process_hears_that_it_has() {
     heir.conclude().unwrap();
     heir.dismiss();
     old.join().unwrap();
+}
+
+/// A thread's state crosses in its room, and the others' beside.
+#[test]
+fn a_state_crosses_in_shared_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    let packet = |byte: u8| snapshot::Packet::from(vec![byte; 1000]);
+    let old = old_with_stream(&path, move |mut giver, _, mut rooms| {
+        let (mut packets, now) = ([packet(1), packet(2)], Instant::now());
+        let mut room = rooms.pop().unwrap();
+        assert_eq!(packets[0].copy_ahead(&mut room), 1000);
+        // It has changed since.
+        packets[0].extend_from_slice(&[3]);
+        assert_eq!(packets[1].copy_ahead(&mut room), 1000);
+        let (written, room) = snapshot::write_beside(&packets, now, room);
+        let Written::There(len) = written.unwrap() else { panic!("it has room") };
+        assert!(len < 100, "{len}");
+        giver.keep(room.unwrap());
+        for (thread, peer) in [(0, 0), (0, 1), (1, 1)] {
+            giver.state(thread, peer, now, b"state").unwrap();
+        }
+        giver.state_in_room(1, 0, now, len).unwrap();
+        giver.ask_if_taken().unwrap();
+        giver.commit().unwrap();
+    });
+    let mut heir = Heir::connect(&path).unwrap();
+    heir.offer_room().unwrap().unwrap();
+    heir.await_copied().unwrap();
+    let given = heir.receive(15).unwrap();
+    let part = given.parts.last().unwrap();
+    let segments = part.room().unwrap().segments();
+    let read: [snapshot::Packet; 2] = snapshot::read_beside(part.snapshot(), segments, part.then).unwrap();
+    assert!(read[0].starts_with(&[1; 1000]) && read[0].ends_with(&[1, 3]) && *read[1] == *packet(2));
+    assert!(given.parts[..3].iter().all(|part| part.room().is_none() && part.snapshot() == b"state"));
+    heir.conclude().unwrap();
+    // Packets outlive everything else.
+    drop((given, heir));
+    old.join().unwrap();
+    assert!(read[1].iter().all(|byte| *byte == 2));
+}
+
+/// Rooms that are none, and states that are in none.
+#[test]
+fn a_room_that_is_not_as_it_says_is_refused() {
+    let extent = Extent::of(&Waiting { thread: 0, peer: 0, bytes: 100 });
+    let (room, file) = Room::new(&extent).unwrap();
+    assert!(room.state(extent.state).is_some() && room.state(extent.state + 1).is_none());
+    assert!(open_room(&extent, &file).is_ok());
+    let other = Extent { packets: extent.packets + snapshot::SEGMENT, ..extent };
+    assert!(matches!(open_room(&other, &file), Err(NoRoom::Other)));
+    // It could be cut while it is in use.
+    let unsealed = tempfile::tempfile().unwrap();
+    unsealed.set_len(extent.bytes() as u64).unwrap();
+    assert!(open_room(&extent, &unsealed.into()).is_err());
+    assert!(rustix::fs::ftruncate(&file, 0).is_err());
+    assert!(matches!(super::room::check(usize::MAX), Err(NoRoom::Memory { .. })));
 }
 
 /// Whatever the new process does not like, and whenever it vanishes.

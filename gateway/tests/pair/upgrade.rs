@@ -60,8 +60,22 @@ type Step = (&'static str, fn(Heir));
 
 /// The steps of a process that takes over, each the last before it fails. What it is told is
 /// checked where it is told anything.
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 9] = [
     ("it goes away at once", drop),
+    ("it goes away while packets are copied ahead", |mut heir| {
+        heir.offer_room().unwrap().unwrap();
+    }),
+    ("it does not want what was copied ahead", |mut heir| {
+        heir.offer_room().unwrap().unwrap();
+        heir.await_copied().unwrap();
+        heir.refuse("not with these packets");
+    }),
+    ("it goes away with the flows, in shared memory", |mut heir| {
+        heir.offer_room().unwrap().unwrap();
+        heir.await_copied().unwrap();
+        let given = heir.receive(MOST).unwrap();
+        assert!(given.parts.iter().all(|part| part.room().is_some()));
+    }),
     ("its file does not fit", |mut heir| heir.refuse("not with these files")),
     ("it has no room for the flows", |mut heir| {
         assert!(matches!(heir.receive(100), Err(NotTaken::Broken(Broken::Protocol(_)))));

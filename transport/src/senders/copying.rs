@@ -18,7 +18,7 @@ impl Senders {
     pub fn copy_ahead(&mut self, at: &mut StreamCopying, to: &mut Beside, budget: &mut usize) -> bool {
         while let Some(slot) = self.slots.get_mut(at.streams / 2) {
             if let Some(slot) = slot {
-                let stream = if at.streams % 2 == 0 { &mut slot.bulk } else { &mut slot.prompt };
+                let stream = if at.streams.is_multiple_of(2) { &mut slot.bulk } else { &mut slot.prompt };
                 if !stream.copy_ahead(&mut at.stream, to, budget) {
                     return false;
                 }

@@ -115,7 +115,8 @@ fn forget(lan: &mut Lan) {
 fn restore(settings: &[Settings], mut parts: Vec<(Part, bool)>) -> Result<Vec<Gateway>, String> {
     parts.sort_by_key(|(part, _)| part.peer);
     let restore = |(settings, (part, is_held)): (&Settings, (Part, bool))| {
-        let core = Gateway::restore(settings.clone(), part.snapshot(), part.then);
+        let segments = part.room().map_or(&[][..], |room| room.segments());
+        let core = Gateway::restore_beside(settings.clone(), part.snapshot(), segments, part.then);
         let mut core = core.map_err(|refused| refused.to_string())?;
         if core.is_parked() && !is_held {
             core.session_down(SessionEnd::Lost, Instant::now());

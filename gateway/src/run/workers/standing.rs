@@ -3,32 +3,73 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc;
+use std::time::Instant;
 
 use tokio::sync::oneshot;
 
 use super::{Answers, Threads};
-use crate::plane::{Freeze, Frozen, Lent, Order};
-use crate::upgrade::Place;
+use crate::lan::wake::Waker;
+use crate::plane::{Ahead, Freeze, Frozen, Lent, Order};
+use crate::upgrade::{COPY, Offer, Place, Waiting};
+
+/// Threads and peers that are told of as having something waiting, those with most.
+const MOST_ROOMS: usize = 500;
+
+/// The way to have all threads copy packets ahead, for whoever waits for that.
+pub(in crate::run) struct Copier(Vec<(u8, Vec<mpsc::Sender<Order>>, Waker)>);
+
+impl Copier {
+    /// Has packets copied, and waits until that is done, or for [`COPY`].
+    pub(in crate::run) fn copy(&self, offers: Vec<Offer>) {
+        let deadline = Instant::now() + COPY;
+        let (done, is_done) = mpsc::channel();
+        let mut awaited = 0;
+        for Offer { extent, beside, alive } in offers {
+            let to = self.0.iter().find(|(thread, ..)| *thread == extent.thread);
+            let Some((_, orders, waker)) = to else { continue };
+            let Some(orders) = orders.get(usize::from(extent.peer)) else { continue };
+            // Fails only when the thread has ended.
+            let _ = orders.send(Order::CopyAhead(Box::new(Ahead { beside, done: done.clone(), alive })));
+            waker.wake();
+            awaited += 1;
+        }
+        for _ in 0..awaited {
+            if is_done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err() {
+                return;
+            }
+        }
+    }
+}
 
 impl Threads {
-    /// Copies of the sockets that another process may go on with.
-    pub(in crate::run) async fn lend(&self) -> io::Result<Vec<(Place, OwnedFd)>> {
-        let mut sockets = Vec::new();
+    /// Copies of the sockets that another process may go on with, and the bytes that wait.
+    pub(in crate::run) async fn lend(&self) -> io::Result<(Vec<(Place, OwnedFd)>, Vec<Waiting>)> {
+        let (mut sockets, mut all_waiting) = (Vec::new(), Vec::new());
         for thread in &self.0 {
             for (peer, orders) in (0..).zip(&thread.orders) {
                 let (reply, answer) = oneshot::channel();
                 // Fails only when the thread has ended.
                 let _ = orders.send(Order::Lend(reply));
                 thread.waker.wake();
-                let Lent { lan, bulk } = answer.await.map_err(|_| io::ErrorKind::NotConnected)??;
+                let Lent { lan, bulk, waiting } = answer.await.map_err(|_| io::ErrorKind::NotConnected)??;
                 let at = thread.part.thread;
+                all_waiting.push(Waiting { thread: at, peer, bytes: waiting });
                 let lan = lan.filter(|_| peer == 0).map(|socket| (Place::Lan(at), socket));
                 sockets.extend(lan);
                 let bulk = (0..).zip(bulk);
                 sockets.extend(bulk.map(|(nth, socket)| (Place::Bulk(peer, at, nth), socket)));
             }
         }
-        Ok(sockets)
+        // The text that tells of them is bounded.
+        all_waiting.sort_by_key(|waiting| std::cmp::Reverse(waiting.bytes));
+        all_waiting.truncate(MOST_ROOMS);
+        Ok((sockets, all_waiting))
+    }
+
+    /// The way to have packets copied ahead.
+    pub(in crate::run) fn copier(&self) -> Copier {
+        let way = |thread: &super::Thread| (thread.part.thread, thread.orders.clone(), thread.waker.clone());
+        Copier(self.0.iter().map(way).collect())
     }
 
     /// Has all threads stand still until each is told who goes on.
