@@ -63,6 +63,7 @@ const LABORATORY: &[&str] = &[
     "reliability",
     "roce",
     "session",
+    "snapshot",
     "soft-nic",
     "splice",
     "testbed",

@@ -1,19 +1,19 @@
 //! The time that a gateway's state takes from one process to the next.
 
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
-use std::thread;
 use std::time::{Duration, Instant};
 
+use gateway::upgrade::{Extent, Room, Waiting, open_room};
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
-use splice::{Gateway, Settings};
+use snapshot::{Beside, Written};
+use splice::{Copying, Gateway, Settings};
 
 use super::BenchError;
 
-/// `longhaul-lab bench upgrade`: a gateway's snapshot written, carried over a socket and read, by
-/// flows and by what waits in them. No traffic runs meanwhile.
+/// `longhaul-lab bench upgrade`: a gateway's packets copied ahead to shared memory, and then its
+/// snapshot written and read there, by flows and by what waits in them. No traffic runs meanwhile.
 #[derive(Debug, Clone)]
 pub struct Upgrade {
     /// Flows, and bytes that wait in all of them together.
@@ -23,20 +23,32 @@ pub struct Upgrade {
 }
 
 const PAYLOAD: usize = 1024;
-/// Bytes that a process writes or reads at a time, as those that hand over do.
-const AT_ONCE: usize = 8 << 20;
+/// Bytes copied at a time, as a gateway does between two rounds.
+const STEP: usize = 128 << 10;
 const BUFFERS: usize = 8 << 30;
+/// In bit/s: at this rate a stream may hold more than 2 GiB.
+const RATE: u64 = 100_000_000_000;
 
 const EXPLANATION: &str = "\
-Requests of 1 KiB wait, none of which the peer has. written: the state to bytes. carried: these over a Unix socket into memory of the other
-process. read: a gateway from these, with all its flows. All three follow one another, and the gateway stands still meanwhile.";
+Requests of 1 KiB wait, none of which the peer has. Ahead, while the gateway runs: room: shared memory made and mapped by both sides;
+copied: packets to that, of which step is the longest part. While it stands still, one after the other: written: the state, which
+refers to them; read: a gateway from that, with all its flows.";
 
 /// The parts of a hand-over.
 struct Times {
+    room: Duration,
+    copy: Duration,
+    step: Duration,
     write: Duration,
-    carry: Duration,
     read: Duration,
     bytes: usize,
+}
+
+impl Times {
+    /// The time in which nothing moves.
+    fn stall(&self) -> Duration {
+        self.write + self.read
+    }
 }
 
 impl Upgrade {
@@ -45,12 +57,12 @@ impl Upgrade {
     /// # Errors
     /// See [`BenchError`].
     pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), BenchError> {
-        let titles = ["flows", "waiting", "snapshot", "written", "carried", "read", "all"];
+        let titles = ["flows", "waiting", "room", "copied", "step", "state", "written", "read", "stall"];
         titles.iter().try_for_each(|title| write!(out, "{title:>10}"))?;
         writeln!(
             out,
-            "\n{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
-            "", "[MiB]", "[MiB]", "[ms]", "[ms]", "[ms]", "[ms]"
+            "\n{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>10}",
+            "", "[MiB]", "[ms]", "[ms]", "[ms]", "[MiB]", "[ms]", "[ms]", "[ms]"
         )?;
         for (flows, bytes) in &self.cases {
             let mut rounds = Vec::new();
@@ -60,19 +72,21 @@ impl Upgrade {
                 }
                 rounds.push(hand_over(*flows, *bytes)?);
             }
-            rounds.sort_by_key(|times| times.write + times.carry + times.read);
+            rounds.sort_by_key(Times::stall);
             let Some(median) = rounds.get(rounds.len() / 2) else { continue };
-            let Times { write, carry, read, bytes: snapshot } = median;
+            let Times { room, copy, step, write, read, bytes: state } = median;
             let millis = |time: &Duration| time.as_secs_f64() * 1e3;
             writeln!(
                 out,
-                "{flows:>10}{:>10}{:>10}{:>10.1}{:>10.1}{:>10.1}{:>10.1}",
+                "{flows:>10}{:>10}{:>10.1}{:>10.1}{:>10.2}{:>10.1}{:>10.1}{:>10.1}{:>10.1}",
                 bytes >> 20,
-                snapshot >> 20,
+                millis(room),
+                millis(copy),
+                millis(step),
+                *state as f64 / f64::from(1 << 20),
                 millis(write),
-                millis(carry),
                 millis(read),
-                millis(&(*write + *carry + *read)),
+                millis(&median.stall()),
             )?;
             out.flush()?;
         }
@@ -83,7 +97,7 @@ impl Upgrade {
 
 fn settings() -> Result<Settings, BenchError> {
     let remote = "10.1.0.0/16".parse().map_err(|_| BenchError::Transfer("no prefix".to_owned()))?;
-    let settings = Settings::new(vec![remote], 10_000_000_000, 1400);
+    let settings = Settings::new(vec![remote], RATE, 1400);
     Ok(Settings { total_buffer: BUFFERS, flows: 40_000, ..settings })
 }
 
@@ -124,35 +138,45 @@ fn waiting(gateway: &Gateway) -> u64 {
     gateway.classes().map(|class| (class.backlog + class.in_flight) as u64).sum()
 }
 
+/// Copies ahead. Returns how long the longest step took.
+fn copy_ahead(gateway: &mut Gateway, to: &mut Beside) -> Duration {
+    let (mut at, mut longest) = (Copying::default(), Duration::ZERO);
+    loop {
+        let begun = Instant::now();
+        let is_all = gateway.copy_ahead(&mut at, to, STEP);
+        longest = longest.max(begun.elapsed());
+        if is_all {
+            return longest;
+        }
+    }
+}
+
 fn hand_over(flows: u32, bytes: u64) -> Result<Times, BenchError> {
+    let failed = |error: &dyn std::fmt::Display| BenchError::Transfer(error.to_string());
     let now = Instant::now();
     let mut gateway = busy(flows, bytes, now)?;
     let begun = Instant::now();
-    let snapshot = gateway.snapshot(now).map_err(|error| BenchError::Transfer(error.to_string()))?;
+    let extent = Extent::of(&Waiting { thread: 0, peer: 0, bytes: gateway.waiting_bytes() });
+    let (theirs, file) = Room::new(&extent).map_err(|error| failed(&error))?;
+    let mut ours = open_room(&extent, &file).map_err(|error| failed(&error))?;
+    let room = begun.elapsed();
+    let begun = Instant::now();
+    let step = copy_ahead(&mut gateway, &mut ours);
+    let copy = begun.elapsed();
+    let begun = Instant::now();
+    let (written, _ours) = gateway.snapshot_beside(now, ours);
+    let written = written.map_err(|error| failed(&error))?;
     let write = begun.elapsed();
-    let begun = Instant::now();
-    let arrived = carry(&snapshot)?;
-    let carry = begun.elapsed();
-    let begun = Instant::now();
-    let heir = Gateway::restore(settings()?, &arrived, now)
-        .map_err(|error| BenchError::Transfer(error.to_string()))?;
+    let (Written::There(len), begun) = (written, Instant::now()) else {
+        return Err(BenchError::Transfer("the state has no room".to_owned()));
+    };
+    let state = theirs.state(len).unwrap_or_default();
+    let heir = Gateway::restore_beside(settings()?, state, theirs.segments(), now);
+    let heir = heir.map_err(|error| failed(&error))?;
     let read = begun.elapsed();
     let (ours, theirs) = (waiting(&gateway), waiting(&heir));
     if ours != theirs {
         return Err(BenchError::Transfer(format!("{ours} bytes waited, and {theirs} were read")));
     }
-    Ok(Times { write, carry, read, bytes: snapshot.len() })
-}
-
-fn carry(snapshot: &[u8]) -> io::Result<Vec<u8>> {
-    let (mut from, to) = UnixStream::pair()?;
-    thread::scope(|scope| {
-        let writer = scope.spawn(move || snapshot.chunks(AT_ONCE).try_for_each(|some| from.write_all(some)));
-        let mut arrived = Vec::new();
-        while arrived.len() < snapshot.len() {
-            (&to).take(AT_ONCE as u64).read_to_end(&mut arrived)?;
-        }
-        writer.join().map_err(|_| io::ErrorKind::Other)??;
-        Ok(arrived)
-    })
+    Ok(Times { room, copy, step, write, read, bytes: len })
 }
