@@ -38,6 +38,8 @@ pub enum Cause {
     Session,
     /// Its target's side answered with a fatal NAK, which its requester gets.
     Nak,
+    /// A process of either gateway ended, and what its requester was acknowledged went with that.
+    Process,
 }
 
 impl Cause {
@@ -47,6 +49,7 @@ impl Cause {
             Self::Given(reason) => reason.name(),
             Self::Session => "session",
             Self::Nak => "nak",
+            Self::Process => "process",
         }
     }
 }

@@ -10,6 +10,7 @@ mod resend;
 mod respond;
 mod restore;
 mod retain;
+mod revival;
 mod targets;
 mod timing;
 
@@ -21,6 +22,7 @@ use self::held::Grants;
 use self::patience::Observed;
 pub use self::patience::Patience;
 use self::resend::{Budget, Kept};
+pub(crate) use self::revival::Revival;
 use keep_alive::KeepAliveBudget;
 use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
@@ -402,6 +404,7 @@ impl NearSide {
                 flow.relay_contradiction(ctx);
                 // Of a stranded flow it is not known what the target has.
                 if self.by_id.get(&flow.id) == Some(slot) || flow.near.is_failed() {
+                    flow.note_restored(ctx);
                     flow.release(ctx.retention);
                 }
                 flow.places.queued = false;
@@ -430,6 +433,11 @@ impl NearSide {
             }
             flow.near.handle_timeout(ctx.now);
             self.budget.expire(flow, ctx.now);
+            if flow.waits_in_vain_until().is_some_and(|end| end <= ctx.now) {
+                flow.near.give_up_missing(ctx.now);
+                self.give_up(slot, Reason::Protocol, ctx);
+                continue;
+            }
             let mut stale = ctx.now >= flow.deadline(ctx.settings);
             if stale && ctx.is_parked() && !flow.near.is_idle() && !flow.near.is_to_try_again() {
                 // It waits for the session, whose own bound ends it.

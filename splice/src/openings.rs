@@ -110,11 +110,13 @@ impl OpenedByHosts {
 pub(crate) struct Openings {
     first: Kept<FlowOpening>,
     others: OpenedByHosts,
+    /// Flows that have gone on after the end of a process: the first 64.
+    restored: Kept<FlowOpening>,
 }
 
 impl Openings {
     pub(crate) fn new() -> Self {
-        Self { first: Kept::new(), others: OpenedByHosts::default() }
+        Self { first: Kept::new(), others: OpenedByHosts::default(), restored: Kept::new() }
     }
 
     pub(crate) fn push(&mut self, opening: &FlowOpening) {
@@ -122,6 +124,16 @@ impl Openings {
             return self.first.push(*opening);
         }
         self.others.add((*opening).into());
+    }
+
+    /// A flow has gone on after the end of a process.
+    pub(crate) fn push_restored(&mut self, flow: FlowOpening) {
+        self.restored.push(flow);
+    }
+
+    /// Hands those out, and returns how many there were besides.
+    pub(crate) fn take_restored(&mut self, take: &mut dyn FnMut(FlowOpening)) -> u64 {
+        self.restored.take(take)
     }
 
     /// Hands all of them out, and returns how many there were besides.

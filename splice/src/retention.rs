@@ -27,6 +27,7 @@ pub(crate) use self::layout::is_part;
 use self::layout::{Layout, SlotHead};
 use self::orphans::{Orphan, Orphans};
 use crate::hosts::{GROUPS, Grouping};
+use crate::near_side::Revival;
 
 /// Memory that may outlive the process.
 pub trait Memory: AsRef<[u8]> + AsMut<[u8]> + Send {}
@@ -44,6 +45,8 @@ pub(crate) struct Run {
     pub(crate) acknowledged: Option<Psn>,
     /// The earliest request that came to the flow, and whether it begins a message.
     pub(crate) came: Option<(Psn, bool)>,
+    /// The flow is to go on after the end of a process.
+    pub(crate) revival: Option<Revival>,
 }
 
 impl Run {

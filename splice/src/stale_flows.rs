@@ -96,9 +96,9 @@ pub(crate) struct Came {
 }
 
 impl Came {
-    /// One that begins no message.
     pub(crate) fn of(addressing: &Addressing, packet: &Packet<'_>) -> Self {
-        Self { src_port: addressing.src_port, psn: packet.bth.psn, starts: false }
+        let starts = packet.bth.opcode.starts_message();
+        Self { src_port: addressing.src_port, psn: packet.bth.psn, starts }
     }
 }
 
@@ -198,6 +198,20 @@ impl StaleFlows {
         } else {
             self.forgotten += 1;
         }
+    }
+
+    /// Returns whether this request, which begins a message, is the requester's of a flow that the
+    /// gateway before this one knew. That is so once.
+    pub(crate) fn comes_back(&mut self, key: &FlowKey, came: &Came) -> bool {
+        let is_its = self.awaited.get(key).is_some_and(|(flow, _)| {
+            flow.psn.distance(came.psn).abs() <= NEARBY && !flow.is_contradicted(came)
+        });
+        is_its && self.awaited.remove(key).is_some()
+    }
+
+    /// Requesters that have not come back yet.
+    pub(crate) fn awaited(&self) -> usize {
+        self.awaited.len()
     }
 
     /// Returns whether this request may go on with a flow that the gateway before this one knew.

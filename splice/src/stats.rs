@@ -194,6 +194,22 @@ pub struct Stats {
     /// Near flows that ended with their session, and whose requesters are refused by silence at
     /// first.
     pub silenced: u64,
+    /// Flows that could not go on, since a process of either gateway had ended.
+    #[serde(skip)]
+    pub process_failed: u64,
+    /// Gauge: near flows that are to go on after the end of a process, and have not yet.
+    #[serde(skip)]
+    pub restoring: u64,
+    /// Gauge: of those that the process before this one knew, as the peer says, the requesters that
+    /// have not come back yet.
+    #[serde(skip)]
+    pub awaited: u64,
+    /// Near flows that went on after the end of a process.
+    #[serde(skip)]
+    pub restored: u64,
+    /// Flows that were to go on after the end of a process, and ended in an error before.
+    #[serde(skip)]
+    pub unrestored: u64,
     /// Requests refused for a flow of an earlier session.
     pub doomed: u64,
     /// Flows of ended sessions that were not remembered, since too many were.
@@ -242,6 +258,10 @@ impl Stats {
         let index = match why {
             Cause::Session => {
                 self.session_failed += 1;
+                return;
+            }
+            Cause::Process => {
+                self.process_failed += 1;
                 return;
             }
             Cause::Nak => 0,

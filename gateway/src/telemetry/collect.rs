@@ -73,8 +73,8 @@ impl Snapshot {
         self.flows_replaced = stats.replaced;
         self.flows_evicted = stats.evicted;
         let [naks, reasons @ ..] = stats.failed;
-        let [session, given @ .., nak] = &mut self.flows_failed;
-        (*session, *given, *nak) = (stats.session_failed, reasons, naks);
+        let [session, given @ .., nak, process] = &mut self.flows_failed;
+        (*session, *given, *nak, *process) = (stats.session_failed, reasons, naks, stats.process_failed);
         self.flows_silenced = stats.silenced;
         self.requests_refused = stats.doomed;
     }

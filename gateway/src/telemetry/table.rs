@@ -144,12 +144,12 @@ const LAN_DROPS: [&str; LanDrop::ALL.len()] = names!(LanDrop::ALL, name);
 const WAN_REJECTS: [&str; Rejected::ALL.len()] = names!(Rejected::ALL, label);
 const LOST_LINES: [&str; Lost::ALL.len()] = names!(Lost::ALL, label);
 /// Names by the number of a `splice::record::Reason`; 0 stands for flows that ended with their
-/// session, and the last for those that a fatal NAK ended.
-const FAILURES: [&str; Reason::ALL.len() + 2] = {
-    let mut names = ["session"; Reason::ALL.len() + 2];
-    let [_, reasons @ .., nak] = &mut names;
+/// session, and the last two for those that a fatal NAK or the end of a process ended.
+const FAILURES: [&str; Reason::ALL.len() + 3] = {
+    let mut names = ["session"; Reason::ALL.len() + 3];
+    let [_, reasons @ .., nak, process] = &mut names;
     *reasons = names!(Reason::ALL, name);
-    *nak = Cause::Nak.name();
+    (*nak, *process) = (Cause::Nak.name(), Cause::Process.name());
     names
 };
 const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal::ALL, label);

@@ -317,16 +317,17 @@ impl Near {
     }
 
     /// Everything before `psn` is none of this flow's business; nothing from there on has been
-    /// seen.
-    fn restart_at(&mut self, psn: Psn) {
+    /// seen. Returns what was outstanding.
+    fn restart_at(&mut self, psn: Psn) -> Ring {
         self.keep_owed();
         self.keep_amid(psn);
         self.seen.restart_at(psn);
-        self.ring = Ring::at(psn);
+        let outstanding = std::mem::replace(&mut self.ring, Ring::at(psn));
         self.told.restart_at(psn);
         self.target.rnr = None;
         self.gap.forget_dropped();
         self.incarnation.forget_questions();
+        outstanding
     }
 
     fn accept(&mut self, packet: &Packet<'_>, now: Instant) -> Verdict {

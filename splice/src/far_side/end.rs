@@ -127,6 +127,8 @@ impl FarSide {
         if flow.far.is_ending() || flow.is_idle() && !flow.far.is_inside() {
             return self.close(slot, ctx);
         }
+        ctx.stats.unrestored += 1;
+        ctx.fail(flow.failure(Cause::Process, ctx.classes));
         self.abort(slot, ctx);
     }
 

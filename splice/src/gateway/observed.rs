@@ -57,6 +57,7 @@ impl Gateway {
         stats.lan_queue = self.common.lan.len() as u64;
         stats.lan_queue_dropped = self.common.lan.dropped;
         stats.remembered = self.common.stale_flows.len() as u64;
+        stats.awaited = self.common.stale_flows.awaited() as u64;
         stats.forgotten = self.common.stale_flows.forgotten;
         let (streams, bytes) = self.wan.draining();
         (stats.draining_streams, stats.draining_bytes) = (streams as u64, bytes as u64);
@@ -78,6 +79,12 @@ impl Gateway {
         between: &mut dyn FnMut(OpenedBetween),
     ) -> u64 {
         self.common.openings.take(first, between)
+    }
+
+    /// Hands out the first flows that have gone on since the last call after the end of a process.
+    /// Returns how many there were besides. Call it about every 100 ms.
+    pub fn take_restored(&mut self, take: &mut dyn FnMut(FlowOpening)) -> u64 {
+        self.common.openings.take_restored(take)
     }
 
     /// The way to the peer, over all lanes in use; `None` without a session.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use roce::pairing::FlowKey;
 use transport::Urgency;
 
-use super::{NearKey, NearSide};
+use super::{NearKey, NearSide, Revival};
 use crate::context::Context;
 use crate::failures::{By, Cause};
 use crate::record::{FlowId, Head, Reason};
@@ -27,9 +27,7 @@ impl NearSide {
         if reason == Reason::NoPlace && !flow.near.is_ahead() {
             return self.begin_again(slot, ctx);
         }
-        ctx.fail(flow.failure((reason, By::Peer), ctx.classes));
-        flow.near.fail(ctx.now);
-        flow.expect(ctx);
+        flow.end_in_error(reason.into(), By::Peer, ctx);
         let target = flow.places.target;
         self.touch(slot);
         self.release_target(target, ctx);
@@ -52,9 +50,7 @@ impl NearSide {
 
     pub(super) fn give_up(&mut self, slot: NearKey, reason: Reason, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        ctx.fail(flow.failure((reason, By::Us), ctx.classes));
-        flow.near.fail(ctx.now);
-        flow.expect(ctx);
+        flow.end_in_error(reason.into(), By::Us, ctx);
         // Should there be no room even for this, it comes before CLOSE again.
         flow.tell(&Head::Abort { flow: flow.id, reason }, ctx);
         let target = flow.places.target;
@@ -94,6 +90,7 @@ impl NearSide {
                 ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
             }
             flow.expect(ctx);
+            ctx.stats.unrestored += u64::from(flow.take_revival(ctx).is_some());
             ctx.fail(flow.failure((Cause::Session, By::Us), ctx.classes));
             flow.early.clear(&mut self.pages);
             self.by_id.remove(&flow.id);
@@ -110,6 +107,10 @@ impl NearSide {
         let slots: Vec<_> = self.flows.keys().collect();
         for slot in slots {
             self.strand(slot, ctx);
+            if let Some(flow) = self.flows.get_mut(slot).filter(|flow| !flow.near.is_failed()) {
+                // If an earlier one has not gone on yet, its requester has its whole time again.
+                flow.revive(Revival::default(), ctx);
+            }
         }
     }
 
@@ -272,6 +273,7 @@ impl NearSide {
     /// Forgets the flow here and at the peer.
     pub(super) fn close(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(mut flow) = self.flows.remove(slot) else { return };
+        flow.take_revival(ctx);
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
         self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);

@@ -192,7 +192,7 @@ impl NearFlow {
 
     pub(super) fn next_timeout(&self, settings: &Settings) -> Option<Instant> {
         let kept = self.kept.as_ref().and_then(|kept| kept.expiry());
-        let timeouts = [self.near.next_timeout(), kept].into_iter().flatten();
+        let timeouts = [self.near.next_timeout(), kept, self.waits_in_vain_until()].into_iter().flatten();
         Some(timeouts.fold(self.deadline(settings), Instant::min))
     }
 

@@ -9,7 +9,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
-use super::{Demand, Early, NearFlow, NearKey, NearSide, Places};
+use super::{Demand, Early, NearFlow, NearKey, NearSide, Places, Revival};
 use crate::Settings;
 use crate::classes::traffic;
 use crate::congestion::Notified;
@@ -31,7 +31,7 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let mut anew = None;
+        let (mut anew, mut revival) = (None, None);
         let mut run = Run::default();
         self.renew_config(ctx.settings);
         let known = self.by_key.get(&key);
@@ -44,6 +44,7 @@ impl NearSide {
                 return Some(slot);
             }
             anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
+            revival = flow.take_revival(ctx);
             ctx.stats.replaced += 1;
             run = self.take_run(slot);
             self.close(slot, ctx);
@@ -57,7 +58,10 @@ impl NearSide {
             // It takes the place of the one before.
             Some(near) => near,
             None => match self.begin(key, addressing, packet, ctx) {
-                Ok(near) => near,
+                Ok((near, is_back)) => {
+                    revival = is_back.then(Revival::default);
+                    near
+                }
                 Err(refused) => return refused,
             },
         };
@@ -67,7 +71,7 @@ impl NearSide {
             near.set_terms(&terms, first_psn);
         }
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
-        self.adopt_run(slot, run, first_psn.is_some(), ctx);
+        self.adopt_run(slot, (run, revival), first_psn.is_some(), ctx);
         self.begin_with_run(slot, packet, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
@@ -78,23 +82,24 @@ impl NearSide {
         Some(slot)
     }
 
-    /// A flow begins that takes no other's place. `Err`: it does not, or it does to be refused.
+    /// A flow begins that takes no other's place. Returns it, and whether a process that has ended
+    /// knew it. `Err`: it does not begin, or it does to be refused.
     fn begin(
         &mut self,
         key: FlowKey,
         addressing: &Addressing,
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
-    ) -> Result<Near, Option<NearKey>> {
-        let starts = packet.bth.opcode.starts_message();
-        let is_wanted = starts || Self::may_go_on(&key, &Came::of(addressing, packet), ctx);
+    ) -> Result<(Near, bool), Option<NearKey>> {
+        let came = Came::of(addressing, packet);
+        let is_wanted = came.starts || Self::may_go_on(&key, &came, ctx);
         let has_room = match is_wanted {
             true => self.make_room(key.requester, ctx),
             false => self.has_room(key.requester, ctx.settings.flows),
         };
-        match (has_room, starts) {
-            (true, true) => Ok(self.fresh(ctx)),
-            (true, false) => self.begin_amid(key, addressing, packet, ctx),
+        match (has_room, came.starts) {
+            (true, true) => Ok((self.fresh(ctx), ctx.stale_flows.comes_back(&key, &came))),
+            (true, false) => self.begin_amid(key, addressing, packet, ctx).map(|near| (near, true)),
             (false, _) => {
                 ctx.stats.drop_lan(LanDrop::TooManyFlows);
                 Err(None)

@@ -3,7 +3,7 @@
 use reliability::message::Insert;
 use roce::flow::near::Deliver;
 use roce::pairing::FlowKey;
-use roce::wire::{Aeth, BTH_LEN, Bth, Opcode, Packet, Qpn, Syndrome};
+use roce::wire::{Aeth, BTH_LEN, Bth, Nak, Opcode, Packet, Qpn, Syndrome};
 
 use super::{Delivered, NearFlow, NearKey, NearSide};
 use crate::context::Context;
@@ -136,11 +136,21 @@ impl NearSide {
         if syndrome == Some(Syndrome::TARGET_SILENT) && Self::refuse_doomed(flow, ctx) {
             return Ok(());
         }
+        let is_silent = syndrome == Some(Syndrome::TARGET_SILENT);
         let had_failed = flow.near.is_failed();
+        if is_silent && !had_failed && flow.run.revival.is_some() {
+            // It may know nothing of what is asked, since a process has ended.
+            flow.end_in_error(Reason::TargetDead.into(), By::Peer, ctx);
+            return Ok(());
+        }
         let passed = flow.near.handle_response(&packet, ctx.now);
         if flow.near.is_failed() && !had_failed {
-            let is_silent = syndrome == Some(Syndrome::TARGET_SILENT);
+            if syndrome == Some(Syndrome::Nak(Nak::PsnSequence)) {
+                // On its own account: the requester does not go back to what the target expects.
+                return Err(Reason::Protocol);
+            }
             let cause = if is_silent { Reason::TargetDead.into() } else { Cause::Nak };
+            ctx.stats.unrestored += u64::from(flow.take_revival(ctx).is_some());
             ctx.fail(flow.failure((cause, By::Peer), ctx.classes));
         }
         let Deliver::Emit(passed) = passed else {

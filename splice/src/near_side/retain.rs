@@ -13,7 +13,7 @@ use config::Survive;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
-use super::{NearFlow, NearKey, NearSide};
+use super::{NearFlow, NearKey, NearSide, Revival};
 use crate::context::Context;
 use crate::record::{MAX_HEAD, Reason};
 use crate::retention::{Retention, Run, is_part};
@@ -125,18 +125,28 @@ impl NearFlow {
 
 impl NearSide {
     /// Takes what another flow of this key had retained, if this one takes its place; otherwise
-    /// what an earlier process did. `is_new`: connection management has just begun the connection,
-    /// so none of that is its.
-    pub(super) fn adopt_run(&mut self, slot: NearKey, mut run: Run, is_new: bool, ctx: &mut Context<'_>) {
+    /// what an earlier process did; and that it is to go on after that one. `is_new`: connection
+    /// management has just begun the connection, so none of that is its.
+    pub(super) fn adopt_run(
+        &mut self,
+        slot: NearKey,
+        (mut run, revival): (Run, Option<Revival>),
+        is_new: bool,
+        ctx: &mut Context<'_>,
+    ) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        let Some(retention) = ctx.retention else { return };
-        if run.is_empty() {
-            run = retention.adopt(&flow.key());
+        if let Some(retention) = ctx.retention {
+            if run.is_empty() {
+                run = retention.adopt(&flow.key());
+            }
+            if is_new {
+                retention.clear(&mut run);
+            }
+            flow.run = run;
         }
-        if is_new {
-            retention.clear(&mut run);
+        if let Some(revival) = revival.filter(|_| !is_new) {
+            flow.come_back(revival, ctx);
         }
-        flow.run = run;
     }
 
     /// A flow takes the place of a stranded one, whose target had acknowledged less than what

@@ -448,10 +448,30 @@ impl Near {
     /// it by an earlier flow, and what that had taken never reached the target. The message cannot
     /// go on.
     pub(super) fn fail_beyond_gap(&mut self, psn: Psn, now: Instant) {
+        let end = self.seen.floor();
+        self.keep_owed();
+        let done = self.ring.done();
+        let outstanding = std::mem::replace(&mut self.ring, Ring::at(done));
+        self.fail_at_gap(psn, (outstanding, end), now);
+    }
+
+    /// The same, where this was outstanding, and what came had this PSN at most, exclusive.
+    pub(super) fn fail_at_gap(&mut self, psn: Psn, outstanding: (Ring, Psn), now: Instant) {
         self.stats.gaps_abandoned.one();
         self.fail(now);
         if let State::Failed(failed) = &mut self.state {
             failed.seek(psn);
+            failed.high = super::later(failed.high, outstanding.1);
+            failed.outstanding = Some(outstanding);
+        }
+    }
+
+    /// Has a flow that has just failed by itself refuse nothing before `end`, like one that
+    /// [fell silent](Near::fall_silent_until). No effect on a flow that has not failed.
+    pub fn mute_until(&mut self, end: Instant) {
+        if let State::Failed(failed) = &mut self.state {
+            (failed.due, failed.held, failed.mute_until) = (None, None, Some(end));
+            failed.until = failed.until.max(end);
         }
     }
 

@@ -5,6 +5,10 @@ use std::time::Instant;
 use super::Near;
 use crate::wire::Psn;
 
+/// A requester that was told of an earlier PSN, and has begun so often where it began, stands
+/// still.
+const REPEATS: u8 = 3;
+
 impl Near {
     /// The target may expect this PSN, which lies before the first. The requester goes back to it
     /// if it has sent it, and otherwise ignores the word.
@@ -39,11 +43,31 @@ impl Near {
     /// the flow where that has been so for long.
     fn lose(&mut self, psn: Psn, now: Instant) {
         let times = self.count_lost(psn, now);
-        let first = self.told.to();
         if self.incarnation.lost().is_some_and(|lost| self.is_lost(lost.since, times, now)) {
-            self.restart_at(psn);
-            self.prove();
-            self.fail_beyond_gap(first, now);
+            self.fail_before_first(psn, now);
         }
+    }
+
+    /// Returns true if the requester was told of an earlier PSN that its target expects, and begins
+    /// again and again where it began.
+    #[must_use]
+    pub fn stands_still(&self) -> bool {
+        self.missing().is_some() && self.incarnation.lost().is_some_and(|lost| lost.times >= REPEATS)
+    }
+
+    /// Ends a flow that [stands still](Near::stands_still), for whose requester nobody waits any
+    /// longer. No effect on another one.
+    pub fn give_up_missing(&mut self, now: Instant) {
+        if let Some((expected, _)) = self.missing().filter(|_| self.stands_still()) {
+            self.fail_before_first(expected, now);
+        }
+    }
+
+    /// The target expects this PSN, which the requester will not send.
+    fn fail_before_first(&mut self, psn: Psn, now: Instant) {
+        let (first, end) = (self.told.to(), self.seen.floor());
+        let outstanding = self.restart_at(psn);
+        self.prove();
+        self.fail_at_gap(first, (outstanding, end), now);
     }
 }

@@ -166,7 +166,7 @@ pub(super) struct Lost {
     psn: Psn,
     #[serde_as(as = "snapshot::At")]
     pub(super) since: Instant,
-    times: u8,
+    pub(super) times: u8,
 }
 
 impl Near {
