@@ -34,6 +34,7 @@ mod session;
 mod spread;
 mod status;
 mod surroundings;
+mod survival;
 mod takeover;
 mod tls;
 mod units;
@@ -86,6 +87,7 @@ pub use session::SessionStatus;
 pub use spread::Spread;
 pub use status::{BackPressure, Buffers, ClassStatus, Flows, PathStatus, PolicyStatus, Rates, Status};
 pub use surroundings::{CertificateStatus, SideStatus, Surroundings};
+pub use survival::SurvivalStatus;
 
 /// The queries that there are.
 const QUERIES: &str = "only ?peer=NAME; for /events and /trace, from=NUMBER; for /doctor, host=IP; for /flows, \

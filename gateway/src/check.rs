@@ -7,13 +7,14 @@ mod outcome;
 
 use std::path::Path;
 
-use config::{Content, Gateway, LanMode, Policy, Report, Survive};
+use config::{Content, Gateway, LanMode, Policy, Report};
 use rustls_pki_types::UnixTime;
 use session::identity::{Date, Identity, IdentityError, IdentityFile};
 use session::schedule::Role;
 
 use crate::lan::usable::{self, Fault};
 use crate::renewal::{SOON, identity_remedy};
+use crate::retention::wants_retention;
 use live::{Finding, Machine, Running, judge};
 
 pub use outcome::{CheckedClass, CheckedFile, CheckedProblem, FileKind};
@@ -136,10 +137,9 @@ fn findings(
 
 /// Returns true if a class towards any peer is to outlive the process by what is retained.
 fn retains(gateway: &Gateway, policy: &Policy) -> bool {
-    let wants = |policy: &Policy| policy.written().any(|class| class.survive == Survive::Process);
     gateway.views().iter().any(|view| match view.policy == gateway.policy {
-        true => wants(policy),
-        false => view.load_policy().is_ok_and(|own| wants(&own)),
+        true => wants_retention(policy),
+        false => view.load_policy().is_ok_and(|own| wants_retention(&own)),
     })
 }
 

@@ -60,6 +60,8 @@ pub enum EventKind {
     FlowOpened,
     /// A flow has ended in an error.
     FlowFailed,
+    /// Flows have gone on after the end of a process.
+    FlowRestored,
     /// Hosts offer more than the link carries.
     PressureBegan,
     /// Hosts offer no more than the link carries.
@@ -68,13 +70,14 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them, as the documentation has them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Started,
         Self::SessionUp,
         Self::SessionLost,
         Self::DataPath,
         Self::FlowOpened,
         Self::FlowFailed,
+        Self::FlowRestored,
         Self::PressureBegan,
         Self::PressureEnded,
         Self::WanDown,
@@ -113,6 +116,7 @@ impl EventKind {
             Self::UpgradeFailed => "upgrade_failed",
             Self::FlowOpened => "flow_opened",
             Self::FlowFailed => "flow_failed",
+            Self::FlowRestored => "flow_restored",
             Self::PressureBegan => "pressure_began",
             Self::PressureEnded => "pressure_ended",
         }

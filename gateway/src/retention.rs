@@ -15,6 +15,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{Policy, Survive};
 use reliability::human::{self, size};
 use rustix::fs::{FallocateFlags, FlockOperation, StatFs, fallocate, flock, statfs};
 use rustix::io::Errno;
@@ -66,6 +67,25 @@ pub enum NoRetention {
 }
 
 impl NoRetention {
+    /// Names as metrics have them, in the order of [`NoRetention::index`].
+    pub const NAMES: [&str; 8] =
+        ["nowhere", "missing", "no_directory", "on_disk", "in_use", "not_ours", "no_room", "file"];
+
+    /// Returns the place of its name.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        match self {
+            Self::Nowhere => 0,
+            Self::Missing(_) => 1,
+            Self::NoDirectory(_) => 2,
+            Self::OnDisk(_) => 3,
+            Self::InUse(_) => 4,
+            Self::NotOurs(_) => 5,
+            Self::NoRoom { .. } => 6,
+            Self::File(..) => 7,
+        }
+    }
+
     /// Returns the key of the gateway file that it is about.
     #[must_use]
     pub fn key(&self) -> &'static str {
@@ -133,9 +153,14 @@ impl AsMut<[u8]> for Retained {
     }
 }
 
+/// Returns true if a class is to outlive the process by what is retained.
+pub(crate) fn wants_retention(policy: &Policy) -> bool {
+    policy.written().any(|class| class.survive == Survive::Process)
+}
+
 /// The memory of each thread towards each peer, in the order of the gateway file.
 #[derive(Debug, Default)]
-pub struct RetainedFiles(Vec<Vec<Option<Retained>>>);
+pub struct RetainedFiles(Vec<Vec<Result<Retained, NoRetention>>>);
 
 impl RetainedFiles {
     /// Opens what there is to be, before privileges are given up. What is in the way of it is
@@ -149,8 +174,11 @@ impl RetainedFiles {
         Self(gateway.views().iter().map(of_threads).collect())
     }
 
-    pub(crate) fn take(&mut self, peer: usize, thread: u8) -> Option<Retained> {
-        self.0.get_mut(peer)?.get_mut(usize::from(thread))?.take()
+    /// Hands out a thread's memory towards a peer, once.
+    pub(crate) fn take(&mut self, peer: usize, thread: u8) -> Result<Retained, NoRetention> {
+        let of_peer = self.0.get_mut(peer);
+        let file = of_peer.and_then(|threads| threads.get_mut(usize::from(thread)));
+        file.map_or(Err(NoRetention::Nowhere), |file| std::mem::replace(file, Err(NoRetention::Nowhere)))
     }
 
     /// Locks the files of a process that took over, as soon as the one before has ended. Without
@@ -174,23 +202,21 @@ const LOCK_AFTER: Duration = Duration::from_millis(100);
 /// The consequence of a file that is not there, in the log.
 const CONSEQUENCE: &str = "long messages end if this process is killed";
 
-fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Option<Retained> {
+fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Result<Retained, NoRetention> {
     let peer = &gateway.peer.name;
     let (name, size) = file_of(gateway, thread);
     let opened = match directory_of(gateway) {
         Some(directory) => open_file(&directory, &name, size, takes_over),
         None => Err(NoRetention::Nowhere),
     };
-    opened
-        .inspect_err(|error| match error {
-            // Whoever wants none names none. Once for all threads is enough.
-            NoRetention::Nowhere if thread > 0 => {}
-            NoRetention::Nowhere => {
-                tracing::info!(peer, key = error.key(), %error, remedy = error.remedy(), "{CONSEQUENCE}");
-            }
-            _ => tracing::warn!(peer, key = error.key(), %error, remedy = error.remedy(), "{CONSEQUENCE}"),
-        })
-        .ok()
+    opened.inspect_err(|error| match error {
+        // Whoever wants none names none. Once for all threads is enough.
+        NoRetention::Nowhere if thread > 0 => {}
+        NoRetention::Nowhere => {
+            tracing::info!(peer, key = error.key(), %error, remedy = error.remedy(), "{CONSEQUENCE}");
+        }
+        _ => tracing::warn!(peer, key = error.key(), %error, remedy = error.remedy(), "{CONSEQUENCE}"),
+    })
 }
 
 /// Returns the name and the bytes of a thread's file.
@@ -355,7 +381,7 @@ pub(crate) mod tests {
         let folder = folder();
         let open = |takes_over| open_file(folder.path(), "x", 1 << 16, takes_over);
         let before = open(false).unwrap();
-        let after = RetainedFiles(vec![vec![Some(open(true).unwrap())]]);
+        let after = RetainedFiles(vec![vec![Ok(open(true).unwrap())]]);
         let locked = tokio::spawn(after.lock());
         tokio::time::sleep(LOCK_AFTER * 3).await;
         assert!(!locked.is_finished());

@@ -511,7 +511,14 @@ fn resources(
                 nothing.clone(),
             );
             let (to, settings) = (to.clone(), settings.clone());
-            let retained = retained.take(nth, thread.part.thread);
+            let (retained, why) = match retained.take(nth, thread.part.thread) {
+                Ok(retained) => (Some(retained), None),
+                Err(why) => (None, Some(why)),
+            };
+            if let Some(why) = &why {
+                peer.telemetry.set_no_retention(format!("{why}; {}", why.remedy()));
+            }
+            let publisher = publisher.without_retention(why);
             thread.peers.push(PeerResources { to, settings, bulk, share, retained, publisher });
         }
     }

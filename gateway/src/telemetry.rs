@@ -338,6 +338,16 @@ impl Telemetry {
         lock(&self.surroundings).wan.clone()
     }
 
+    /// Takes why nothing outlives the process, and what to do about it.
+    pub fn set_no_retention(&self, why: String) {
+        lock(&self.surroundings).no_retention = Some(why);
+    }
+
+    /// Returns why nothing outlives the process, if that is so.
+    pub fn no_retention(&self) -> Option<String> {
+        lock(&self.surroundings).no_retention.clone()
+    }
+
     /// Takes the peer's build, as it says; empty: it does not.
     pub fn set_peer_build(&self, build: &str) {
         build.clone_into(&mut lock(&self.peer_build));

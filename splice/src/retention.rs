@@ -82,6 +82,10 @@ pub struct Retention {
     used: u32,
     by_group: [u32; GROUPS],
     grouping: Grouping,
+    /// Bytes of the requests retained.
+    bytes: u64,
+    /// Flows that have any, those that nobody has come for among them.
+    flows: u64,
     orphans: Orphans,
     /// Room for a request as it is read.
     room: Vec<u8>,
@@ -120,6 +124,8 @@ impl Retention {
             used: 0,
             by_group: [0; GROUPS],
             grouping: Grouping::default(),
+            bytes: 0,
+            flows: 0,
             orphans: Orphans::new(until),
             room: Vec::with_capacity(layout.slot_size),
             layout,
@@ -191,6 +197,30 @@ impl Retention {
         self.layout.slots
     }
 
+    /// Bytes of the requests retained now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of requests that there is room for, if they are as long as they may be.
+    #[must_use]
+    pub fn most_bytes(&self) -> u64 {
+        u64::from(self.layout.slots) * self.layout.longest() as u64
+    }
+
+    /// Flows with requests retained, [orphans](Retention::orphans) among them.
+    #[must_use]
+    pub fn flows(&self) -> u64 {
+        self.flows
+    }
+
+    /// Flows of an earlier process whose requests nobody has come for.
+    #[must_use]
+    pub fn orphans(&self) -> usize {
+        self.orphans.len()
+    }
+
     /// Requests that were not retained so far for want of room.
     #[must_use]
     pub fn unretained(&self) -> u64 {
@@ -239,6 +269,7 @@ impl Retention {
     /// A slot is in use from now on.
     fn take(&mut self, slot: u32, group: u8, len: u16) {
         self.used += 1;
+        self.bytes += u64::from(len);
         if let Some(link) = self.links.get_mut(slot as usize) {
             (link.group, link.len) = (group, len);
         }
@@ -263,7 +294,10 @@ impl Retention {
         }
         match run.tail {
             Some(tail) => self.set_next(tail, Some(slot)),
-            None => run.head = Some(slot),
+            None => {
+                run.head = Some(slot);
+                self.flows += 1;
+            }
         }
         run.tail = Some(slot);
     }
@@ -286,6 +320,7 @@ impl Retention {
         run.head = self.link(head).next;
         if run.head.is_none() {
             run.tail = None;
+            self.flows -= 1;
         }
         self.give_back(head);
     }
@@ -298,7 +333,10 @@ impl Retention {
         }
         match last {
             Some(last) => self.set_next(last, None),
-            None => run.head = None,
+            None => {
+                self.flows -= u64::from(run.head.is_some());
+                run.head = None;
+            }
         }
         run.tail = last;
         while let Some(slot) = next {
@@ -313,8 +351,10 @@ impl Retention {
         if let Some(into) = layout.slot_of((*self.memory).as_mut(), slot) {
             layout::set_word(into, 0);
         }
+        let Link { len, group, .. } = self.link(slot);
         self.used = self.used.saturating_sub(1);
-        let group = usize::from(self.link(slot).group);
+        self.bytes = self.bytes.saturating_sub(len.into());
+        let group = usize::from(group);
         if let Some(has) = self.by_group.get_mut(group) {
             *has = has.saturating_sub(1);
         }

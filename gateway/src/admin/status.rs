@@ -296,7 +296,7 @@ impl Status {
             link_rate: peer.rate.bits_per_second(),
             uptime: seconds(snapshot.uptime_micros),
             session: SessionStatus::new(telemetry, &snapshot, &session, now),
-            surroundings: Surroundings::new(telemetry, now),
+            surroundings: Surroundings::new(telemetry, &snapshot, now),
             path: PathStatus::new(&snapshot).filter(|_| crosses),
             mtu: MtuStatus::new(&snapshot),
             lanes: LaneStatus::all(&snapshot, crosses),
@@ -458,6 +458,7 @@ impl fmt::Display for Status {
             "flows    {} near, {} far, {} unpaired; {} opened, {} failed",
             flows.near, flows.far, flows.unpaired, flows.opened, flows.failed
         )?;
+        self.surroundings.survival.write(f)?;
         self.lan_mistakes.write(f)?;
         let held = &self.buffers;
         writeln!(

@@ -1,4 +1,4 @@
-//! The sides of the gateway, as /status tells of them.
+//! The sides of the gateway and what outlives it, as /status tells of them.
 
 use std::fmt;
 use std::time::Instant;
@@ -9,10 +9,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use session::identity::Date;
 
+use super::survival::SurvivalStatus;
 use crate::renewal::SOON;
-use crate::telemetry::{Standing, Telemetry, Validity};
+use crate::telemetry::{Snapshot, Standing, Telemetry, Validity};
 
-/// How the sides of the gateway stand.
+/// How the sides of the gateway stand, and what outlives its process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Surroundings {
     /// The LAN's interface.
@@ -27,6 +28,9 @@ pub struct Surroundings {
     /// For how long the gateway is not healthy, since it was told to stop; absent if it was not.
     #[serde(default)]
     pub stopping_for: Option<f64>,
+    /// Requests and flows that outlive a process.
+    #[serde(default)]
+    pub survival: SurvivalStatus,
 }
 
 /// When a certificate expires.
@@ -114,8 +118,9 @@ impl SideStatus {
 }
 
 impl Surroundings {
-    pub(super) fn new(telemetry: &Telemetry, now: Instant) -> Self {
+    pub(super) fn new(telemetry: &Telemetry, snapshot: &Snapshot, now: Instant) -> Self {
         Self {
+            survival: SurvivalStatus::new(telemetry, snapshot),
             lan: SideStatus::new(&telemetry.lan(), telemetry.lan_interface(), now),
             wan: SideStatus::new(&telemetry.wan(), None, now),
             certificates: CertificateStatus::all(telemetry, UnixTime::now()),

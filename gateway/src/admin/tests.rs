@@ -42,8 +42,13 @@ fn counted(snapshot: &mut Snapshot) {
     snapshot.wan_sent_bytes = 1_375_000;
     snapshot.flows = [3, 1];
     snapshot.flows_opened = [5, 2];
-    snapshot.flows_failed = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0];
+    snapshot.flows_failed = [0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0];
     snapshot.flows_unpaired = 1;
+    (snapshot.retention_packets, snapshot.retention_room_packets) = (16, 7000);
+    (snapshot.retention_bytes, snapshot.retention_limit_bytes) = (65_536, 31 << 20);
+    (snapshot.retention_flows, snapshot.retention_orphans) = (2, 1);
+    (snapshot.flows_restoring, snapshot.flows_restored, snapshot.flows_unrestored) = (2, 3, 1);
+    snapshot.flows_remembered = 4;
     snapshot.buffers = 12;
     snapshot.buffer_bytes = 49_152;
     snapshot.timers = 9;
@@ -114,6 +119,8 @@ path     drop 0.012 % (0.0090 % to 0.016 %; 0.00010 % in the long run), bursts o
 lane 0   100 % of packets, drop 0.012 %, RTT 20.1 ms, in use
 lane 1   0 % of packets, drop 21 %, RTT 21.0 ms, left, loses more than others; left 2 times
 flows    3 near, 1 far, 1 unpaired; 7 opened, 3 failed
+survive  64 KiB of 31 MiB retained in 16 packets for 2 flows, 1 of the process before
+         after a process: 3 restored, 1 ended, 2 to come; 4 ended flows kept in mind
 held     12 buffers with 48 KiB, 9 timers
 policy   etc/policy.toml, generation 2, read 2023-11-14T22:13:20Z; 1 refused
 

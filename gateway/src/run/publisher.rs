@@ -13,6 +13,7 @@ use crate::choose::PathSnapshot;
 use crate::lan::Lan;
 use crate::plane::{Counts, Observer};
 use crate::recorder::Recorder;
+use crate::retention::{NoRetention, wants_retention};
 use crate::steering::Part;
 use crate::telemetry::{self, ClassSnapshot, Failed, NewsSender, Opened, ShownFlows, Snapshot, Telemetry};
 use crate::wan::Bulk;
@@ -31,6 +32,8 @@ pub(super) struct Publisher {
     /// Cells that have got another class since the last observation.
     restarted: Vec<usize>,
     shown: PublishedFlows,
+    /// Why nothing outlives the process.
+    no_retention: Option<NoRetention>,
     /// For the log and the events.
     failures: NewsSender<Failed>,
     openings: NewsSender<Opened>,
@@ -72,8 +75,15 @@ impl Publisher {
             shown: PublishedFlows::new(flows, telemetry.flows_of_thread(), Instant::now()),
             failures: telemetry.failures().sender(),
             openings: telemetry.openings().sender(),
+            no_retention: None,
             sightings: watch::Sender::new(nothing),
         }
+    }
+
+    /// The same, where nothing outlives the process, and why.
+    #[must_use]
+    pub(super) fn without_retention(self, why: Option<NoRetention>) -> Self {
+        Self { no_retention: why, ..self }
     }
 
     pub(super) fn sightings(&self) -> watch::Receiver<PathSnapshot> {
@@ -89,6 +99,9 @@ impl Observer for Publisher {
         let mut snapshot = Snapshot::default();
         snapshot.set_core(core.stats());
         snapshot.set_retention(core.retention());
+        if let Some(why) = self.no_retention.as_ref().filter(|_| wants_retention(core.policy())) {
+            snapshot.set_retention_off(why);
+        }
         snapshot.set_counts(counts);
         snapshot.set_wan(bulk.stats());
         if self.is_first {
@@ -123,6 +136,8 @@ impl Observer for Publisher {
             core.take_openings(&mut |opening| openings.send(Opened::Flow(opening)), &mut |between| {
                 openings.send_many(Opened::Between(between), between.count);
             });
+        // The metric counts those that are not named.
+        core.take_restored(&mut |flow| openings.send(Opened::Restored(flow)));
         self.openings.miss(missed);
     }
 

@@ -1,6 +1,7 @@
 //! Says in the log and among the events, once for each change, what the numbers show.
 
 mod openings;
+mod together;
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -16,6 +17,7 @@ use crate::events::EventKind;
 use crate::liveness::DataPath;
 use crate::telemetry::{Opened, Snapshot, Telemetry, WAITING};
 use openings::Openings;
+use together::Together;
 
 /// Back-pressure has ended when nothing was held back for so long.
 const RELIEF: Duration = Duration::from_secs(10);
@@ -27,9 +29,6 @@ const ATTEMPTS: Duration = Duration::from_secs(60);
 /// Flows told of each time, if many fail.
 const FAILURES: usize = 10;
 
-/// Flows named of those that end with their session: what an event has room for.
-const NAMED: usize = 6;
-
 /// Remembers what was told last.
 pub(super) struct Telling {
     /// Where packets to the peer leave from, and go to.
@@ -39,7 +38,8 @@ pub(super) struct Telling {
     /// When an attempt that looks like a thief's was last told.
     impostor: Option<Instant>,
     openings: Openings,
-    ended: Ended,
+    ended: Together,
+    restored: Together,
     /// A data path that was found dead at the last look, which the log has not told yet.
     dead: Option<DataPath>,
     /// The peer, in the log of a gateway that has several.
@@ -58,7 +58,8 @@ impl Telling {
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
             impostor: None,
             openings: Openings::default(),
-            ended: Ended::default(),
+            ended: Together::default(),
+            restored: Together::default(),
             dead: None,
             about: String::new(),
             tells_lan: true,
@@ -107,7 +108,8 @@ impl Telling {
         let ended = &mut self.ended;
         others += telemetry.failures().take(WAITING, |(failure, policy)| {
             if failure.cause == Cause::Session {
-                ended.name(&failure);
+                let FlowFailure { requester, requester_qpn, target, target_qpn, .. } = failure;
+                ended.name(ends((requester, requester_qpn), (target, target_qpn)));
             } else if told < FAILURES {
                 told += 1;
                 let class = policy.classes().get(failure.class);
@@ -116,7 +118,7 @@ impl Telling {
                 others += 1;
             }
         });
-        if let Some((text, unnamed)) = ended.take(counted) {
+        if let Some((text, unnamed)) = ended.take(counted, "ended with their session") {
             others = others.saturating_sub(unnamed);
             telemetry.events().push(EventKind::FlowFailed, &text);
             warn!("{about}flow failed: {text}");
@@ -133,6 +135,9 @@ impl Telling {
             telemetry.events().push(EventKind::FlowOpened, text);
             info!("{about}flow opened: {text}");
         };
+        // As for those that failed.
+        let counted = telemetry.snapshot(now).flows_restored;
+        let restored = &mut self.restored;
         let mut left = self.openings.left(now);
         let waiting = &mut self.openings;
         let others = telemetry.openings().take(WAITING, |opened| match opened {
@@ -143,10 +148,17 @@ impl Telling {
             }
             Opened::Flow(opening) => waiting.others().add(opening.into()),
             Opened::Between(between) => waiting.others().add(between),
+            Opened::Restored(FlowOpening { requester, requester_qpn, target, target_qpn, .. }) => {
+                restored.name(ends((requester, requester_qpn), (target, target_qpn)));
+            }
         });
         waiting.others().add_others(others);
         for text in waiting.due(now) {
             tell(&text);
+        }
+        if let Some((text, _)) = restored.take(counted, "go on after the end of a process") {
+            telemetry.events().push(EventKind::FlowRestored, &text);
+            info!("{about}flows restored: {text}");
         }
     }
 
@@ -262,47 +274,6 @@ fn way_to(listen: SocketAddr, peer: SocketAddr) -> std::io::Result<()> {
     let mut local = listen;
     local.set_port(0);
     UdpSocket::bind(local)?.connect(peer)
-}
-
-/// Flows that ended with their session, and were not told of yet. Bound: as many as are named.
-#[derive(Debug, Default)]
-struct Ended {
-    /// Those told of, as the metric counts them.
-    told: u64,
-    /// Those that there is news of.
-    seen: u64,
-    named: Vec<String>,
-}
-
-impl Ended {
-    fn name(&mut self, failure: &FlowFailure) {
-        self.seen += 1;
-        if self.named.len() < NAMED {
-            let FlowFailure { requester, requester_qpn, target, target_qpn, .. } = *failure;
-            self.named.push(ends((requester, requester_qpn), (target, target_qpn)));
-        }
-    }
-
-    /// Returns what is to be told, and how many of these flows there was no news of, if as many
-    /// have ended by now.
-    fn take(&mut self, counted: u64) -> Option<(String, u64)> {
-        let ended = counted.saturating_sub(self.told);
-        if ended == 0 {
-            return None;
-        }
-        self.told = counted;
-        let (named, seen) = (std::mem::take(&mut self.named), std::mem::take(&mut self.seen));
-        // Those of the process whose place this one took are told of already.
-        if seen == 0 {
-            return None;
-        }
-        let more = match ended.saturating_sub(named.len() as u64) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let text = format!("{ended} ended with their session: {}{more}", named.join(", "));
-        Some((text, ended.saturating_sub(seen)))
-    }
 }
 
 /// Names both ends of a flow that has begun.

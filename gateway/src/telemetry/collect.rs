@@ -14,6 +14,7 @@ use crate::choose;
 use crate::lan::Lan;
 use crate::lan::socket::SocketStats;
 use crate::plane::Counts;
+use crate::retention::NoRetention;
 use crate::wan::BulkStats;
 
 impl Snapshot {
@@ -22,8 +23,19 @@ impl Snapshot {
         let Some(retention) = retention else { return };
         self.retention_packets = retention.used().into();
         self.retention_room_packets = retention.slots().into();
+        self.retention_bytes = retention.bytes();
+        self.retention_limit_bytes = retention.most_bytes();
+        self.retention_flows = retention.flows();
+        self.retention_orphans = retention.orphans() as u64;
         self.retention_unretained = retention.unretained();
         self.retention_carried = retention.carried();
+    }
+
+    /// Takes over why nothing outlives the process, though a class wants it.
+    pub fn set_retention_off(&mut self, why: &NoRetention) {
+        if let Some(off) = self.retention_off.get_mut(why.index()) {
+            *off = 1;
+        }
     }
 
     /// Takes over the core's numbers.
@@ -75,6 +87,8 @@ impl Snapshot {
         let [naks, reasons @ ..] = stats.failed;
         let [session, given @ .., nak, process] = &mut self.flows_failed;
         (*session, *given, *nak, *process) = (stats.session_failed, reasons, naks, stats.process_failed);
+        self.flows_restoring = stats.restoring + stats.awaited;
+        (self.flows_restored, self.flows_unrestored) = (stats.restored, stats.unrestored);
         self.flows_silenced = stats.silenced;
         self.requests_refused = stats.doomed;
     }

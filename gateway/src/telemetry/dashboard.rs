@@ -10,7 +10,7 @@ use super::{Kind, METRICS, Metric, Unit};
 
 /// Rows of the dashboard: title, and the beginnings of its metrics' names. The last one takes the
 /// rest.
-const ROWS: [(&str, &[&str]); 8] = [
+const ROWS: [(&str, &[&str]); 9] = [
     (
         "Session and data path",
         &[
@@ -24,6 +24,16 @@ const ROWS: [(&str, &[&str]); 8] = [
     ("Path", &["longhaul_path_", "longhaul_congestion_"]),
     ("Lanes", &["longhaul_lane_"]),
     ("Streams by class", &["longhaul_stream", "longhaul_scheme", "longhaul_message"]),
+    (
+        "Survival of processes",
+        &[
+            "longhaul_retention_",
+            "longhaul_flows_restor",
+            "longhaul_flows_unrestored",
+            "longhaul_flows_silenced",
+            "longhaul_flows_remembered",
+        ],
+    ),
     ("Flows", &["longhaul_flows", "longhaul_requesters", "longhaul_targets", "longhaul_requests"]),
     ("Long link", &["longhaul_wan_", "longhaul_link_"]),
     ("LAN", &["longhaul_lan_", "longhaul_guard_"]),

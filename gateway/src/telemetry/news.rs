@@ -13,13 +13,15 @@ pub const WAITING: usize = 256;
 /// A flow that failed, and the policy that its class is of.
 pub type Failed = (FlowFailure, Arc<Policy>);
 
-/// Flows that have begun.
+/// Flows that have begun, or gone on.
 #[derive(Clone, Copy, Debug)]
 pub enum Opened {
     /// One.
     Flow(FlowOpening),
     /// As many between two hosts.
     Between(OpenedBetween),
+    /// One that has gone on after the end of a process.
+    Restored(FlowOpening),
 }
 
 /// Both ends of a queue that no worker waits for.

@@ -13,6 +13,7 @@ use splice::{Cause, LanDrop};
 use super::MAX_CLASSES;
 use super::times::TimesCells;
 use crate::logs::Lost;
+use crate::retention::NoRetention;
 
 /// A metric as declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +153,7 @@ const FAILURES: [&str; Reason::ALL.len() + 3] = {
     (*nak, *process) = (Cause::Nak.name(), Cause::Process.name());
     names
 };
+const NO_RETENTION: [&str; NoRetention::NAMES.len()] = NoRetention::NAMES;
 const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal::ALL, label);
 
 /// See the invocation below for the form.
@@ -376,6 +378,10 @@ metrics! {
         requests_replayed: Counter Packets "longhaul_requests_replayed_total" "Requests carried again because the requester sent them again"
         retention_packets: Gauge Packets "longhaul_retention_packets" "Requests that are retained beyond the process: acknowledged inside a message, and not by their target"
         retention_room_packets: Gauge Packets "longhaul_retention_room_packets" "Requests that there is room for to be retained; 0: long messages end if the process is killed"
+        retention_bytes: Gauge Bytes "longhaul_retention_bytes" "Bytes of the requests that are retained beyond the process"
+        retention_limit_bytes: Gauge Bytes "longhaul_retention_limit_bytes" "Bytes of requests that there is room for to be retained, if each is as long as it may be"
+        retention_flows: Gauge Flows "longhaul_retention_flows" "Flows of which requests are retained"
+        retention_orphans: Gauge Flows "longhaul_retention_orphaned_flows" "Flows among these that the process before knew, and whose requesters have not come back"
         retention_unretained: Counter Packets "longhaul_retention_unretained_total" "Requests that were not retained for want of room, so that their requesters waited for the target"
         retention_carried: Counter Count "longhaul_retention_carried_total" "Times that a target lacked what was retained, and was sent it"
         wan_sent_packets: Counter Packets "longhaul_wan_sent_packets_total" "Bulk datagrams sent to the peer"
@@ -425,6 +431,9 @@ metrics! {
         flows_replaced: Counter Flows "longhaul_flows_replaced_total" "Flows replaced by a newer queue pair of the same number, or, after a second at rest, by what may be one"
         flows_evicted: Counter Flows "longhaul_flows_evicted_total" "Flows that had failed, or whose target had never spoken, forgotten early for want of room in limits.flows"
         flows_silenced: Counter Flows "longhaul_flows_silenced_total" "Flows that ended with their session, and whose requesters get no answer for 30 s before they are refused"
+        flows_restoring: Gauge Flows "longhaul_flows_restoring" "Flows of local requesters that are to go on after a process of either gateway has ended, and have not yet"
+        flows_restored: Counter Flows "longhaul_flows_restored_total" "Flows of local requesters that went on after a process of either gateway had ended"
+        flows_unrestored: Counter Flows "longhaul_flows_unrestored_total" "Flows that were to go on after a process of either gateway had ended, and ended in an error first"
         requests_refused: Counter Flows "longhaul_requests_refused_total" "Flows refused with an error when they were tried again, because they ended with an earlier session"
         buffers: Gauge Count "longhaul_buffers" "Packet buffers held for local targets"
         buffer_bytes: Gauge Bytes "longhaul_buffer_bytes" "Bytes in packet buffers held for local targets; bounded by limits.total_buffer"
@@ -462,6 +471,7 @@ metrics! {
         policy_reloads["result" RELOADS]: Counter Count "longhaul_policy_reloads_total" "Times the policy file was read again, by whether it was adopted"
         requesters_told["what" TOLD]: Counter Packets "longhaul_requesters_told_total" "What the gateway said to local requesters in their targets' name; response_again are READ responses given once more from here; rnr_nak also where there was no room and rdma_cm had told that the requester takes it without end"
         targets_asked["what" ASKED]: Counter Packets "longhaul_targets_asked_total" "What the gateway sent to local targets in their requesters' name, and what came of that: requests that the LAN lost are sent again"
+        retention_off["reason" NO_RETENTION]: Peak Bool "longhaul_retention_off" "Whether a class is to survive a process (survive = process), and nothing is retained for it, by why"
         flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
     }
     class {

@@ -73,6 +73,7 @@ fn head(status: &Status, error: Option<&str>) -> Vec<Line<'static>> {
     let text = format!("{} {} of {}", bar(part), human::size(held.bytes), human::size(held.limit));
     lines.push(named("buffers", text));
     lines.push(named("pressure", pressure(status)));
+    lines.extend(survival(status));
     lines
 }
 
@@ -102,7 +103,7 @@ fn session(status: &Status) -> Line<'static> {
 /// certificates that want renewal.
 fn sides(status: &Status) -> impl Iterator<Item = Line<'static>> {
     let surroundings = &status.surroundings;
-    let Surroundings { lan, wan, certificates, stopping_for: _ } = surroundings;
+    let Surroundings { lan, wan, certificates, .. } = surroundings;
     let due: Vec<_> = certificates.iter().filter(|each| each.is_due).map(CertificateStatus::text).collect();
     let due = (!due.is_empty()).then(|| due.join("; "));
     let stopping = ("stopping", surroundings.stopping());
@@ -159,6 +160,15 @@ fn pressure(status: &Status) -> String {
     let size = human::size(waiting);
     let wait = if waiting > 0 { format!("{size}, {} of link", human::seconds(wait)) } else { size };
     format!("{wait} wait; {} marked, {} notified, {} refused", told.marked, told.notified, told.refused)
+}
+
+/// Says how much is retained, or why nothing is, and what became of flows whose process ended.
+fn survival(status: &Status) -> impl Iterator<Item = Line<'static>> {
+    let survival = &status.surroundings.survival;
+    let style = if survival.is_off() { BAD } else { Style::new() };
+    let is_known = !survival.retention.is_empty();
+    let retained = is_known.then(|| named("survive", Span::styled(printable(&survival.retained()), style)));
+    retained.into_iter().chain(survival.flows().map(|flows| named("", flows)))
 }
 
 /// A share of the whole; 0 where there is none.

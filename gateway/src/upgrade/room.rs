@@ -160,7 +160,7 @@ pub fn open(extent: &Extent, file: &OwnedFd) -> Result<Beside, NoRoom> {
     let stat = fstat(file).map_err(io::Error::from)?;
     let is_as_long = u64::try_from(stat.st_size).is_ok_and(|size| size == extent.bytes() as u64);
     let seals = fcntl_get_seals(file).map_err(io::Error::from)?;
-    if !is_as_long || !seals.contains(SealFlags::SHRINK) || extent.packets % SEGMENT != 0 {
+    if !is_as_long || !seals.contains(SealFlags::SHRINK) || !extent.packets.is_multiple_of(SEGMENT) {
         return Err(NoRoom::Other);
     }
     let packets = SharedFile::new(file.as_fd(), 0, extent.packets)?;

@@ -177,7 +177,12 @@ fn speak_tls(pair: &mut Pair, site: Site, letter: &str) -> [String; 2] {
 /// One gateway is asked over TLS, and the other is not.
 #[test]
 fn a_prometheus_finds_what_dashboard_and_rules_ask_for() {
-    let mut pair = Pair::start(SCHEMES[1], 2);
+    // A healthy pair has memory for what is to survive a process.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        SCHEMES[1].clone_into(&mut plan.policy);
+        plan.retention = Some(memory.path().to_owned());
+    });
     let [certificate, token] = speak_tls(&mut pair, Site::B, "b");
     let [plain, tls] = [Site::A, Site::B].map(|site| pair.testbed.admin(site));
     // Once the session goes on, the exit status says so.

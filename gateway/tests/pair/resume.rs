@@ -196,6 +196,17 @@ fn long_messages_outlive_gateways_that_are_killed() {
     pair.wait_for("something is left", is_empty);
     let carried = |site| pair.counted(site, "longhaul_retention_carried_total", |_| true);
     println!("sent again from memory: {} at a, {} at b", carried(Site::A), carried(Site::B));
+    let mut restored = 0;
+    for site in SITES {
+        let survival = pair.status(site).surroundings.survival;
+        assert_eq!((survival.retention.as_str(), survival.why.as_deref()), ("on", None), "{survival:?}");
+        assert!(survival.unrestored == 0 && survival.limit > 16 << 20, "{survival:?}");
+        assert_eq!(pair.counted(site, "longhaul_retention_off", |_| true), 0);
+        let events = pair.testbed.fetch(site, "/events").unwrap();
+        assert_eq!(events.contains(" go on after the end of a process: "), survival.restored > 0, "{events}");
+        restored += survival.restored;
+    }
+    assert!(restored > 0);
     pair.testbed.stop().unwrap();
 }
 

@@ -41,6 +41,10 @@ impl Orphans {
         self.by_key.remove(key)
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         (!self.by_key.is_empty()).then_some(self.until)
     }

@@ -304,3 +304,23 @@ proptest! {
         prop_assert_eq!(found.used(), 0);
     }
 }
+
+#[test]
+fn bytes_and_flows_that_are_retained_are_counted() {
+    let mut retention = fresh(8);
+    let mut runs = [7, 8].map(|qpn| (qpn, Run::default()));
+    for (qpn, run) in &mut runs {
+        assert!((1..4).all(|psn| put(&mut retention, run, &middle(*qpn, psn, 0))));
+    }
+    assert_eq!((retention.bytes(), retention.flows(), retention.orphans()), (6 * 76, 2, 0));
+    let mut retention = again(retention);
+    assert_eq!((retention.bytes(), retention.flows(), retention.orphans()), (6 * 76, 2, 2));
+    let mut run = retention.adopt(&key(7));
+    retention.release(&mut run, Psn::new(3));
+    assert_eq!((retention.bytes(), retention.flows(), retention.orphans()), (4 * 76, 2, 1));
+    retention.note_taken(&mut run, Psn::new(1));
+    assert_eq!((retention.bytes(), retention.flows()), (3 * 76, 1));
+    retention.forget(&key(8));
+    assert_eq!((retention.bytes(), retention.flows(), retention.orphans()), (0, 0, 0));
+    assert_eq!(retention.most_bytes(), 8 * 256);
+}

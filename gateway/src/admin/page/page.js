@@ -131,6 +131,20 @@ function showClasses(status) {
   }));
 }
 
+function showSurvival(status) {
+  const it = status.survival ?? {};
+  const orphaned = it.orphaned > 0 ? `, ${it.orphaned} of the process before` : "";
+  const retained = it.retention === "on"
+    ? element("dd", `${size(it.bytes)} of ${size(it.limit)} in ${count(it.packets)} packets for ${it.flows} flows${orphaned}`)
+    : element("dd", `nothing outlives the process${it.why ? `: ${it.why}` : ""}`, it.retention === "off" ? "down" : "");
+  at("survival").replaceChildren(element("dt", "Retained"), retained);
+  if (it.restoring + it.restored + it.unrestored + it.remembered > 0) {
+    at("survival").append(
+      element("dt", "After a process"), element("dd", `${it.restored} flows restored, ${it.unrestored} ended, ${it.restoring} to come`),
+      element("dt", "Kept in mind"), element("dd", `${it.remembered} ended flows`));
+  }
+}
+
 function showFlows(status, answer) {
   const flows = status.flows;
   at("flow-counts").textContent =
@@ -201,6 +215,7 @@ async function show() {
     showState(status);
     showLink(status);
     showPressure(status);
+    showSurvival(status);
     showClasses(status);
     showFlows(status, flows);
     showEvents(news);

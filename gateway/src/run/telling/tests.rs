@@ -139,6 +139,32 @@ fn flows_that_end_with_their_session_are_one_event_with_some_named() {
     assert!(events.iter().all(|event| event.kind == "flow_failed"));
 }
 
+#[test]
+fn flows_that_go_on_after_a_process_are_one_event_with_some_named() {
+    let (start, telemetry, mut telling) = silent();
+    let (sender, plane) = (telemetry.openings().sender(), telemetry.plane());
+    let restored = |target_qpn| FlowOpening {
+        side: FlowSide::Near,
+        requester: [10, 0, 0, 1].into(),
+        requester_qpn: Some(Qpn::new(0x11)),
+        target: [10, 0, 1, 1].into(),
+        target_qpn: Qpn::new(target_qpn),
+    };
+    plane.store(&Snapshot { flows_restored: 10, ..Snapshot::default() });
+    (0x21..0x2b).for_each(|number| sender.send(Opened::Restored(restored(number))));
+    telling.look(&telemetry, start);
+    telling.look(&telemetry, start);
+    let events = telemetry.events().since(0).events;
+    let [event] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(event.kind, "flow_restored");
+    let text = &event.text;
+    assert!(
+        text.starts_with("10 go on after the end of a process: 10.0.0.1 0x11 > 10.0.1.1 0x21, "),
+        "{text}"
+    );
+    assert!(text.ends_with("0x26 and 4 more"), "{text}");
+}
+
 fn opening(requester: u8, target_qpn: u32) -> Opened {
     Opened::Flow(FlowOpening {
         side: FlowSide::Far,

@@ -17,8 +17,9 @@ struct News {
     is_of_b: bool,
 }
 
-/// Every kind of event, but for the two of upgrades, which are not among the faults here.
-const NEWS: [News; EventKind::ALL.len() - 2] = [
+/// Every kind of event, but for the two of upgrades and that of flows that go on after the end of a
+/// process, which are not among the faults here.
+const NEWS: [News; EventKind::ALL.len() - 3] = [
     told(EventKind::Started, "gateway started"),
     told(EventKind::SessionUp, "session up"),
     alerted(EventKind::SessionLost, "session lost", "LonghaulSessionDown"),
