@@ -4,6 +4,7 @@
 //! call per packet, no keeper that could die itself, and no agreement with systemd beyond
 //! `RuntimeDirectoryPreserve=restart`. It does not outlive the machine.
 
+mod aside;
 mod looking;
 
 use std::fs::{File, Metadata, OpenOptions};
@@ -206,7 +207,7 @@ fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Result<Retai
     let peer = &gateway.peer.name;
     let (name, size) = file_of(gateway, thread);
     let opened = match directory_of(gateway) {
-        Some(directory) => open_file(&directory, &name, size, takes_over),
+        Some(directory) => aside::open(&directory, &name, size, takes_over),
         None => Err(NoRetention::Nowhere),
     };
     opened.inspect_err(|error| match error {

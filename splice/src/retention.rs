@@ -13,6 +13,7 @@
 
 mod layout;
 mod orphans;
+mod reads;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +27,8 @@ use roce::wire::{Packet, Psn};
 pub(crate) use self::layout::is_part;
 use self::layout::{Layout, SlotHead};
 use self::orphans::{Orphan, Orphans};
+use self::reads::Reads;
+pub use self::reads::{HEAD, MOST_FATAL_READS, fatal_reads};
 use crate::hosts::{GROUPS, Grouping};
 use crate::near_side::Revival;
 
@@ -87,6 +90,7 @@ pub struct Retention {
     /// Flows that have any, those that nobody has come for among them.
     flows: u64,
     orphans: Orphans,
+    reads: Reads,
     /// Room for a request as it is read.
     room: Vec<u8>,
     /// Requests that found no slot, or were longer than one.
@@ -112,6 +116,7 @@ impl Retention {
         is_recent: impl FnOnce(u64) -> bool,
     ) -> Self {
         let bytes = (*memory).as_mut();
+        let reads = Reads::begin(bytes, until);
         let layout = Layout::of(bytes.len(), longest);
         let knows = layout::time_of(bytes, &layout).is_some_and(is_recent);
         if !knows {
@@ -127,12 +132,14 @@ impl Retention {
             bytes: 0,
             flows: 0,
             orphans: Orphans::new(until),
+            reads,
             room: Vec::with_capacity(layout.slot_size),
             layout,
             unretained: 0,
             carried: 0,
         };
         retention.scan();
+        retention.reads.end((*retention.memory).as_mut());
         retention
     }
 
@@ -415,18 +422,18 @@ impl Retention {
         (from, to): (Psn, Psn),
         mut take: impl FnMut(&Packet<'_>) -> bool,
     ) -> bool {
+        self.reads.begin_again((*self.memory).as_mut());
         let mut next = self.find(run, from);
-        while let Some(slot) = next.filter(|slot| self.psn(*slot).is_before(to)) {
+        let mut is_whole = true;
+        while let Some(slot) = next.filter(|slot| is_whole && self.psn(*slot).is_before(to)) {
             let mut room = std::mem::take(&mut self.room);
-            let is_whole = self.copy(slot, key, &mut room);
-            let is_taken = is_whole && Packet::parse(&room).is_ok_and(|packet| take(&packet));
+            let is_copied = self.copy(slot, key, &mut room);
+            is_whole = is_copied && Packet::parse(&room).is_ok_and(|packet| take(&packet));
             self.room = room;
-            if !is_taken {
-                return false;
-            }
             next = self.link(slot).next;
         }
-        true
+        self.reads.end((*self.memory).as_mut());
+        is_whole
     }
 
     fn copy(&self, slot: u32, key: &FlowKey, room: &mut Vec<u8>) -> bool {
@@ -461,7 +468,7 @@ impl Retention {
 
     /// When to call [`Retention::handle_timeout`].
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.orphans.next_timeout()
+        [self.orphans.next_timeout(), self.reads.next_timeout()].into_iter().flatten().min()
     }
 
     /// Forgets what nobody has come for.
@@ -469,5 +476,6 @@ impl Retention {
         while let Some(mut run) = self.orphans.expire(now) {
             self.clear(&mut run);
         }
+        self.reads.handle_timeout((*self.memory).as_mut(), now);
     }
 }

@@ -1,5 +1,7 @@
 //! Sessions that are lost and go on: no flow ends of it.
 
+use std::fs;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -207,6 +209,24 @@ fn long_messages_outlive_gateways_that_are_killed() {
         restored += survival.restored;
     }
     assert!(restored > 0);
+    pair.testbed.stop().unwrap();
+}
+
+/// Processes before have ended while they read a file, so the next one does not read it.
+#[test]
+fn a_file_that_ends_its_readers_ends_no_further_start() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut pair = Pair::start_otherwise(2, |plan| plan.retention = Some(memory.path().to_owned()));
+    pair.complete_transfer(40);
+    pair.testbed.kill(Site::A).unwrap();
+    let path = memory.path().join("retained-a-b-0");
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&3u32.to_ne_bytes(), 24).unwrap();
+    pair.testbed.restart(Site::A).unwrap();
+    pair.testbed.wait_for_session(&|| false).unwrap();
+    pair.complete_transfer(40);
+    assert!(memory.path().join("retained-a-b-0.unreadable").exists());
+    assert_eq!(pair.status(Site::A).surroundings.survival.retention, "on");
     pair.testbed.stop().unwrap();
 }
 

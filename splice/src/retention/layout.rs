@@ -9,11 +9,13 @@ use roce::wire::{Kind, Packet, Place, Psn, Transport};
 /// Says what the memory is; the last two digits are the layout's version.
 const MAGIC: [u8; 8] = *b"LHRETN01";
 /// Bytes before the first slot.
-const HEAD: usize = 64;
-/// Places of the slots' size, their number and the time in the head.
+pub(super) const HEAD: usize = 64;
+/// Places of the slots' size, their number, the time, and the reads that ended a process in the
+/// head. The last was 0 in the first build with this layout.
 const SIZE: usize = 8;
 const SLOTS: usize = 12;
 const TIME: usize = 16;
+const FATAL: usize = 24;
 
 /// Bytes of a slot before the request: sum, length, port, class, TTL, family, 32 bytes of
 /// addresses.
@@ -79,6 +81,7 @@ pub(super) fn format(memory: &mut [u8], layout: &Layout) {
     put(memory, SIZE, (layout.slot_size as u32).to_ne_bytes());
     put(memory, SLOTS, layout.slots.to_ne_bytes());
     put(memory, TIME, 0u64.to_ne_bytes());
+    put(memory, FATAL, 0u32.to_ne_bytes());
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::Release);
     put(memory, 0, MAGIC);
 }
@@ -89,6 +92,18 @@ pub(super) fn time_of(memory: &[u8], layout: &Layout) -> Option<u64> {
     let is_like = word(memory, SIZE)? as usize == layout.slot_size && word(memory, SLOTS)? == layout.slots;
     let time = memory.get(TIME..)?.first_chunk().copied().map(u64::from_ne_bytes)?;
     (is_ours && is_like).then_some(time)
+}
+
+/// Returns how many processes in a row have ended while they read the memory; 0: it is not ours.
+pub(super) fn fatal_reads(memory: &[u8]) -> u32 {
+    let is_ours = memory.starts_with(&MAGIC);
+    word(memory, FATAL).filter(|_| is_ours).unwrap_or(0)
+}
+
+pub(super) fn note_fatal_reads(memory: &mut [u8], reads: u32) {
+    put(memory, FATAL, reads.to_ne_bytes());
+    // The process may end at the next access.
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 pub(super) fn note_time(memory: &mut [u8], time: u64) {

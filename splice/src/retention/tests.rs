@@ -6,7 +6,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn, Qpn};
 
-use super::{Memory, Retention, Run};
+use super::{MOST_FATAL_READS, Memory, Retention, Run, fatal_reads};
 use crate::test_clock;
 
 const LONGEST: usize = 200;
@@ -303,6 +303,72 @@ proptest! {
         let found = at(magic, test_clock());
         prop_assert_eq!(found.used(), 0);
     }
+}
+
+/// Memory whose reader dies at the read after so many. It sends what it held when that is over.
+struct Fatal {
+    bytes: Vec<u8>,
+    reads: std::cell::Cell<usize>,
+    back: std::sync::mpsc::Sender<Vec<u8>>,
+}
+
+impl AsRef<[u8]> for Fatal {
+    fn as_ref(&self) -> &[u8] {
+        let left = self.reads.get().checked_sub(1).expect("this read ends the process");
+        self.reads.set(left);
+        &self.bytes
+    }
+}
+
+impl AsMut<[u8]> for Fatal {
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Fatal {
+    fn drop(&mut self) {
+        self.back.send(std::mem::take(&mut self.bytes)).unwrap();
+    }
+}
+
+/// Dies at the read after so many, and returns what the memory holds then.
+fn die(bytes: Vec<u8>, reads: usize) -> Vec<u8> {
+    let (back, memory) = std::sync::mpsc::channel();
+    let fatal = Fatal { bytes, reads: reads.into(), back };
+    let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut retention = at(fatal, test_clock());
+        let run = retention.adopt(&key(7));
+        read(&mut retention, &run, 1, 3)
+    }));
+    assert!(died.is_err());
+    memory.recv().unwrap()
+}
+
+#[test]
+fn processes_that_end_while_they_read_are_counted() {
+    // As many are read at the start, and one for the port.
+    const SLOTS: usize = 4;
+    let mut retention = fresh(SLOTS);
+    let mut run = Run::default();
+    assert!([1, 2].into_iter().all(|psn| put(&mut retention, &mut run, &middle(7, psn, 0))));
+    let mut bytes = (*retention.into_memory()).as_ref().to_vec();
+    assert_eq!(fatal_reads(&bytes), 0);
+    // At the first read, among others, and when a flow's are carried.
+    for (count, reads) in (1..=MOST_FATAL_READS).zip([0, SLOTS - 1, SLOTS + 1]) {
+        bytes = die(bytes, reads);
+        assert_eq!(fatal_reads(&bytes), count, "{reads}");
+    }
+    // One that lives, but not for long, changes nothing.
+    let now = test_clock();
+    let mut retention = at(bytes, now);
+    let run = retention.adopt(&key(7));
+    assert_eq!(read(&mut retention, &run, 1, 3).len(), 2);
+    let count = |retention: &Retention| fatal_reads((*retention.memory).as_ref());
+    assert_eq!(count(&retention), MOST_FATAL_READS);
+    let until = retention.next_timeout().unwrap();
+    retention.handle_timeout(until);
+    assert_eq!((count(&retention), retention.next_timeout()), (0, None));
 }
 
 #[test]
