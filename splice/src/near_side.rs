@@ -22,7 +22,6 @@ use self::held::Grants;
 use self::patience::Observed;
 pub use self::patience::Patience;
 use self::resend::{Budget, Kept};
-pub(crate) use self::revival::Revival;
 use keep_alive::KeepAliveBudget;
 use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};

@@ -30,12 +30,18 @@ use self::orphans::{Orphan, Orphans};
 use self::reads::Reads;
 pub use self::reads::{HEAD, MOST_FATAL_READS, fatal_reads};
 use crate::hosts::{GROUPS, Grouping};
-use crate::near_side::Revival;
 
 /// Memory that may outlive the process.
 pub trait Memory: AsRef<[u8]> + AsMut<[u8]> + Send {}
 
 impl<M: AsRef<[u8]> + AsMut<[u8]> + Send> Memory for M {}
+
+/// A flow that is to go on after the end of a process, and has not done so yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Revival {
+    /// Where its class refuses by silence: until then. `None`: its requester has not come back.
+    pub(crate) silent_until: Option<Instant>,
+}
 
 /// The requests of one flow, by ascending PSN. Empty by default; belongs to the [`Retention`] that
 /// filled it, which has to be told before it is dropped ([`Retention::clear`]).

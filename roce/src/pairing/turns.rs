@@ -339,8 +339,8 @@ impl Turns {
         Weight::AskAgain
     }
 
-    /// The flow's question is answered, but an earlier flow's partner may be answered so until then.
-    /// It asks again after that, and not behind those whose targets are silent.
+    /// The flow's question is answered, but until then an earlier flow may be answered so, too. It
+    /// asks again after that, and not behind those whose targets are silent.
     pub(super) fn veil(&mut self, flow: &FlowKey, late_until: Instant) {
         let hosts = flow.hosts();
         let Some(wait) = self.waits.get_mut(flow) else { return };

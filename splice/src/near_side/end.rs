@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use roce::pairing::FlowKey;
 use transport::Urgency;
 
-use super::{NearKey, NearSide, Revival};
+use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::failures::{By, Cause};
 use crate::record::{FlowId, Head, Reason};
+use crate::retention::Revival;
 use crate::session_end::SessionEnd;
 use crate::stale_flows::StaleFlow;
 use crate::unheard::Room;

@@ -9,14 +9,14 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
-use super::{Demand, Early, NearFlow, NearKey, NearSide, Places, Revival};
+use super::{Demand, Early, NearFlow, NearKey, NearSide, Places};
 use crate::Settings;
 use crate::classes::traffic;
 use crate::congestion::Notified;
 use crate::context::Context;
 use crate::openings::FlowOpening;
 use crate::record::FlowId;
-use crate::retention::Run;
+use crate::retention::{Revival, Run};
 use crate::session_end::SILENCE;
 use crate::short::Headers;
 use crate::stale_flows::{Came, FlowSide};

@@ -13,10 +13,10 @@ use config::Survive;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
-use super::{NearFlow, NearKey, NearSide, Revival};
+use super::{NearFlow, NearKey, NearSide};
 use crate::context::Context;
 use crate::record::{MAX_HEAD, Reason};
-use crate::retention::{Retention, Run, is_part};
+use crate::retention::{Retention, Revival, Run, is_part};
 
 impl NearFlow {
     /// A request was carried. If its requester may be acknowledged it before the message ends, it

@@ -14,15 +14,9 @@ use crate::context::Context;
 use crate::failures::{By, Cause};
 use crate::openings::FlowOpening;
 use crate::record::Reason;
+use crate::retention::Revival;
 use crate::session_end::{SILENCE, SessionEnd};
 use crate::stale_flows::FlowSide;
-
-/// A flow that is to go on after the end of a process, and has not done so yet.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Revival {
-    /// Where its class refuses by silence: until then. `None`: its requester has not come back.
-    silent_until: Option<Instant>,
-}
 
 impl NearFlow {
     /// The flow is to go on although a process has ended.

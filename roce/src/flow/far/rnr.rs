@@ -9,7 +9,7 @@ use crate::wire::{Aeth, Packet, Psn, RnrTimer, Syndrome};
 /// The code of the shortest pause that an RNR NAK can ask for: 10 us.
 const SHORTEST: u8 = 1;
 
-/// What the target was not ready for, and whose the next try is.
+/// A request that the target was not ready for, and whose the next try is.
 #[serde_with::serde_as]
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Rnr {
@@ -86,8 +86,8 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.relay_progress(packet, advance, aeth, now)
     }
 
-    /// What the target was not ready for has no answer by now. Once the time for tries of this side
-    /// is over, the next one is the requester's, who may be gone.
+    /// The last try has no answer by now. Once the time for tries of this side is over, the next is
+    /// the requester's, which may be gone.
     pub(super) fn leave_to_requester(&mut self, now: Instant) {
         let Some(rnr) = self.rnr.as_deref_mut().filter(|rnr| rnr.psn == self.window.una()) else { return };
         let is_own = rnr.is_own(&self.config, now);
