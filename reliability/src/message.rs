@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// Slots per page, and so bits per word of the bitmap.
 const PAGE: u32 = 64;
 /// Sequence numbers modulo 2^32 make so many pages.
@@ -48,8 +50,40 @@ pub struct Reassembly<T> {
     /// The record `next`, if it is here.
     head: Option<T>,
     /// Pages that hold something, in order, each with its number: `sequence / 64`.
-    pages: VecDeque<(u32, Box<Page<T>>)>,
+    pages: Numbered<T>,
     held: usize,
+}
+
+/// Pages in order. Most flows never have any, and then there is no memory for them.
+#[derive(Debug)]
+struct Numbered<T>(Option<Box<Pile<T>>>);
+
+type Pile<T> = VecDeque<(u32, Box<Page<T>>)>;
+
+impl<T> Numbered<T> {
+    fn pile(&self) -> Option<&Pile<T>> {
+        self.0.as_deref()
+    }
+
+    fn pile_mut(&mut self) -> Option<&mut Pile<T>> {
+        self.0.as_deref_mut()
+    }
+}
+
+impl<T: Serialize> Serialize for Numbered<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.pile() {
+            Some(pile) => pile.serialize(serializer),
+            None => Pile::<T>::new().serialize(serializer),
+        }
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Numbered<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pile = Pile::deserialize(deserializer)?;
+        Ok(Self((!pile.is_empty()).then(|| Box::new(pile))))
+    }
 }
 
 /// Memory for the records of many [`Reassembly`]s that wait for earlier ones.
@@ -126,7 +160,7 @@ impl<T> Reassembly<T> {
     /// to be released on.
     #[must_use]
     pub fn new(first: u32, window: u32) -> Self {
-        Self { next: first, window: window.clamp(1, 1 << 24), head: None, pages: VecDeque::new(), held: 0 }
+        Self { next: first, window: window.clamp(1, 1 << 24), head: None, pages: Numbered(None), held: 0 }
     }
 
     /// Takes a record.
@@ -168,7 +202,7 @@ impl<T> Reassembly<T> {
         if self.head.is_some() {
             return 0;
         }
-        let Some((number, page)) = self.pages.front() else { return 0 };
+        let Some((number, page)) = self.pages.pile().and_then(VecDeque::front) else { return 0 };
         let first = (number * PAGE).wrapping_add(page.bits.trailing_zeros());
         let missing = first.wrapping_sub(self.next);
         self.next = first;
@@ -180,7 +214,7 @@ impl<T> Reassembly<T> {
     pub fn clear(&mut self, pages: &mut Pages<T>) {
         self.head = None;
         self.held = 0;
-        for (_, mut page) in self.pages.drain(..) {
+        for (_, mut page) in self.pages.pile_mut().into_iter().flat_map(|pile| pile.drain(..)) {
             page.bits = 0;
             page.slots.fill_with(|| None);
             pages.give(page);
@@ -190,7 +224,8 @@ impl<T> Reassembly<T> {
 
     /// The records held, in no order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        let pages = self.pages.iter_mut().flat_map(|(_, page)| page.slots.iter_mut().flatten());
+        let pile = self.pages.pile_mut().into_iter().flatten();
+        let pages = pile.flat_map(|(_, page)| page.slots.iter_mut().flatten());
         self.head.iter_mut().chain(pages)
     }
 
@@ -224,20 +259,23 @@ impl<T> Reassembly<T> {
         if sequence == self.next {
             return self.head.is_some();
         }
-        let page = self.find(sequence).ok().and_then(|index| self.pages.get(index));
+        let index = self.find(sequence).ok();
+        let page = index.and_then(|index| self.pages.pile()?.get(index));
         page.is_some_and(|(_, page)| page.bits >> (sequence % PAGE) & 1 == 1)
     }
 
     fn store(&mut self, sequence: u32, record: T, pages: &mut Pages<T>) -> Result<(), Insert> {
-        let index = match self.find(sequence) {
+        let found = self.find(sequence);
+        let pile = self.pages.0.get_or_insert_default();
+        let index = match found {
             Ok(index) => index,
             Err(index) => {
                 let page = pages.take().ok_or(Insert::NoRoom)?;
-                self.pages.insert(index, (sequence / PAGE, page));
+                pile.insert(index, (sequence / PAGE, page));
                 index
             }
         };
-        let page = self.pages.get_mut(index).map(|(_, page)| page).ok_or(Insert::NoRoom)?;
+        let page = pile.get_mut(index).map(|(_, page)| page).ok_or(Insert::NoRoom)?;
         match page.slots.get_mut((sequence % PAGE) as usize) {
             Some(slot @ None) => *slot = Some(record),
             _ => return Err(Insert::Duplicate),
@@ -247,14 +285,15 @@ impl<T> Reassembly<T> {
     }
 
     fn fetch(&mut self, sequence: u32, pages: &mut Pages<T>) -> Option<T> {
-        let (number, page) = self.pages.front_mut()?;
+        let pile = self.pages.pile_mut()?;
+        let (number, page) = pile.front_mut()?;
         if *number != sequence / PAGE {
             return None;
         }
         let record = page.slots.get_mut((sequence % PAGE) as usize)?.take()?;
         page.bits &= !(1 << (sequence % PAGE));
         if page.bits == 0
-            && let Some((_, page)) = self.pages.pop_front()
+            && let Some((_, page)) = pile.pop_front()
         {
             pages.give(page);
             self.trim();
@@ -268,16 +307,17 @@ impl<T> Reassembly<T> {
         let place = |number: u32| number.wrapping_sub(first) % NUMBERS;
         let wanted = place(sequence / PAGE);
         // Most records come behind all others.
-        match self.pages.back() {
-            Some((last, _)) if place(*last) < wanted => Err(self.pages.len()),
-            _ => self.pages.binary_search_by_key(&wanted, |(number, _)| place(*number)),
+        let Some(pile) = self.pages.pile() else { return Err(0) };
+        match pile.back() {
+            Some((last, _)) if place(*last) < wanted => Err(pile.len()),
+            _ => pile.binary_search_by_key(&wanted, |(number, _)| place(*number)),
         }
     }
 
     /// A flow that had a long gap once gives its memory back.
     fn trim(&mut self) {
-        if self.pages.is_empty() && self.pages.capacity() > KEEP {
-            self.pages = VecDeque::new();
+        if self.pages.pile().is_some_and(|pile| pile.is_empty() && pile.capacity() > KEEP) {
+            self.pages = Numbered(None);
         }
     }
 }
@@ -340,7 +380,7 @@ mod tests {
                 assert!(pages.bytes_in_use() <= 30_000 / 64 * 3200, "{} bytes", pages.bytes_in_use());
                 flow.insert(first, [round; 10], &mut pages).unwrap();
                 assert_eq!(std::iter::from_fn(|| flow.pop(&mut pages)).count(), 30_000);
-                assert!(flow.pages.capacity() <= KEEP);
+                assert!(flow.pages.pile().is_none_or(|pile| pile.capacity() <= KEEP));
             }
             assert_eq!(pages.bytes_in_use(), 0);
             assert!(pages.bytes() <= 1 << 20, "{} bytes kept for reuse", pages.bytes());
