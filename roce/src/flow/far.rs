@@ -12,7 +12,6 @@ mod read;
 mod relay;
 mod replay;
 mod respond;
-mod rnr;
 mod room;
 mod rtt;
 mod said;
@@ -30,7 +29,6 @@ use self::peers::{Agreed, Peers};
 use self::read::Progress;
 use self::relay::Relay;
 use self::replay::Replays;
-use self::rnr::Rnr;
 use self::rtt::Rtt;
 use self::said::Said;
 use self::silence::{Excuse, Silence};
@@ -136,6 +134,23 @@ impl State {
             State::Aborting { refuses, .. } | State::Over { refuses, .. } => refuses,
         }
     }
+}
+
+#[serde_with::serde_as]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
+struct Rnr {
+    psn: Psn,
+    /// When the target first said so.
+    #[serde_as(as = "snapshot::At")]
+    since: Instant,
+    #[serde_as(as = "snapshot::At")]
+    until: Instant,
+    /// True while the RNR back-off timer runs.
+    waiting: bool,
+    /// How often it said so.
+    count: u32,
+    /// The requester is told, and has not tried again since.
+    shown: bool,
 }
 
 /// The requester towards the target's NIC.
@@ -524,7 +539,6 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.silence.count(now);
             self.rtt.back_off();
             self.go_back(now);
-            self.leave_to_requester(now);
         }
         self.expire_replay(now);
         if self.is_target_dead() {
@@ -544,6 +558,18 @@ impl<B: AsRef<[u8]>> Far<B> {
         if matches!(self.state, State::Fresh) {
             self.came.mtu.hint(terms.path_mtu);
         }
+    }
+
+    /// The requester has tried again what the target was not ready for.
+    pub fn retry(&mut self) {
+        if let Some(rnr) = &mut self.rnr {
+            rnr.shown = false;
+        }
+    }
+
+    /// The target is left alone until the requester tries again.
+    pub fn awaits_retry(&self) -> bool {
+        !self.agreed.is_patient() && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
     }
 
     /// How long to wait for the target before the next retry, or before giving up.

@@ -59,45 +59,6 @@ fn what_does_not_last_is_not_shown() {
     assert!(bench.far.awaits_retry());
 }
 
-/// The requester may be gone since, and its target's next incarnation would take what that one was
-/// not to have.
-#[test]
-fn a_try_without_an_answer_is_the_last_once_the_time_for_tries_is_over() {
-    let mut bench = far(Duration::from_millis(100));
-    bench.message(100, 1);
-    bench.sent();
-    let rnr = acknowledge(100, RNR, 0);
-    for _ in 0..19 {
-        bench.response(&rnr);
-        bench.wait(TIMER);
-        assert_eq!(bench.sent_psns(), [100]);
-    }
-    bench.wait(Duration::from_secs(1));
-    assert!(bench.far.awaits_retry() && bench.sent().is_empty());
-    assert_eq!(bench.own(), Some((100, 0x21)));
-    bench.wait(Duration::from_secs(3600));
-    assert!(bench.sent().is_empty());
-    bench.far.retry();
-    assert_eq!(bench.sent_psns(), [100]);
-}
-
-/// A lost packet is no sign of that, as long as the tries are this side's.
-#[test]
-fn a_try_without_an_answer_is_repeated_within_the_time_for_tries() {
-    let mut bench = far(Duration::from_secs(10));
-    bench.message(100, 1);
-    bench.sent();
-    let rnr = acknowledge(100, RNR, 0);
-    for _ in 0..5 {
-        bench.response(&rnr);
-        bench.wait(TIMER);
-        assert_eq!(bench.sent_psns(), [100]);
-    }
-    bench.wait(Duration::from_secs(1));
-    assert_eq!(bench.sent_psns(), [100]);
-    assert!(!bench.far.awaits_retry());
-}
-
 /// The requester that is to try again has begun anew instead, and asks for what was answered. Its
 /// target's next incarnation is ready for that.
 #[test]
