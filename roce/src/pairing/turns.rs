@@ -427,9 +427,7 @@ impl Turns {
 
     fn close(&mut self, hosts: Hosts, at: u32) -> Option<Question> {
         let question = self.pairs.get_mut(&hosts)?.windows.remove(at)?;
-        if let State::Open(until) | State::Ending(until) | State::Ghost(until) | State::Veiled(until) =
-            question.state
-        {
+        if let Some(until) = question.state.until() {
             self.ends.remove(&(until, hosts, at));
         }
         Some(question)
@@ -492,10 +490,8 @@ impl Turns {
         question.state = State::Lapsed;
         wait.wants_alone &= !question.is_alone;
         wait.vain = wait.vain.saturating_add(u8::from(is_in_vain));
-        let rest = match wait.vain {
-            vain if is_in_vain => (patience * (1 << vain.min(16))).min(MOST_REST),
-            _ => Duration::ZERO,
-        };
+        let rest =
+            if is_in_vain { (patience * (1 << wait.vain.min(16))).min(MOST_REST) } else { Duration::ZERO };
         wait.stage = Stage::Resting(now + rest);
         self.rests.insert((now + rest, flow));
         events.push_back(Event::InVain(flow));

@@ -99,6 +99,18 @@ pub(super) enum State {
     Veiled(#[serde_as(as = "snapshot::At")] Instant),
 }
 
+impl State {
+    /// When it ends by itself.
+    pub(super) fn until(self) -> Option<Instant> {
+        match self {
+            State::Open(until) | State::Ending(until) | State::Ghost(until) | State::Veiled(until) => {
+                Some(until)
+            }
+            State::Lapsed => None,
+        }
+    }
+}
+
 impl Question {
     /// Returns true if anything was asked in this turn.
     pub(super) fn has_asked(&self) -> bool {
