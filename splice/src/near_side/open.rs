@@ -92,43 +92,37 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Result<(Near, bool), Option<NearKey>> {
         let came = Came::of(addressing, packet);
-        let is_wanted = came.starts || Self::may_go_on(&key, &came, ctx);
-        let has_room = match is_wanted {
-            true => self.make_room(key.requester, ctx),
-            false => self.has_room(key.requester, ctx.settings.flows),
+        let goes_on = !came.starts && Self::may_go_on(&key, &came, ctx);
+        let has_room = if came.starts || goes_on {
+            self.make_room(key.requester, ctx)
+        } else {
+            self.has_room(key.requester, ctx.settings.flows)
         };
-        match (has_room, came.starts) {
-            (true, true) => Ok((self.fresh(ctx), ctx.stale_flows.comes_back(&key, &came))),
-            (true, false) => self.begin_amid(key, addressing, packet, ctx).map(|near| (near, true)),
-            (false, _) => {
-                ctx.stats.drop_lan(LanDrop::TooManyFlows);
-                Err(None)
-            }
+        if !has_room {
+            ctx.stats.drop_lan(LanDrop::TooManyFlows);
+            return Err(None);
         }
-    }
-
-    /// The first packet that comes of a flow begins no message. Returns the flow to ask its target,
-    /// if the gateway before this one knew it; otherwise the one that refuses it, if it is to be.
-    ///
-    /// Rule: `docs/protocol.md#rule-reborn`.
-    fn begin_amid(
-        &mut self,
-        key: FlowKey,
-        addressing: &Addressing,
-        packet: &Packet<'_>,
-        ctx: &mut Context<'_>,
-    ) -> Result<Near, Option<NearKey>> {
-        let came = Came::of(addressing, packet);
-        if Self::may_go_on(&key, &came, ctx) {
-            ctx.stale_flows.goes_on(&key, &came);
-            let config = self.config(ctx.settings);
-            return Ok(Near::amid(config, Arc::clone(&self.counters), packet, ctx.now));
+        if came.starts {
+            return Ok((self.fresh(ctx), ctx.stale_flows.comes_back(&key, &came)));
+        }
+        if goes_on {
+            return Ok((self.begin_amid(&key, &came, packet, ctx), true));
         }
         let doomed = self.open_doomed(key, addressing, packet, ctx);
         if doomed.is_none() {
             ctx.stats.drop_lan(LanDrop::Orphan);
         }
         Err(doomed)
+    }
+
+    /// The first packet that comes of a flow begins no message, and the gateway before this one
+    /// knew the flow. Returns the one to ask its target.
+    ///
+    /// Rule: `docs/protocol.md#rule-reborn`.
+    fn begin_amid(&mut self, key: &FlowKey, came: &Came, packet: &Packet<'_>, ctx: &mut Context<'_>) -> Near {
+        ctx.stale_flows.goes_on(key, came);
+        let config = self.config(ctx.settings);
+        Near::amid(config, Arc::clone(&self.counters), packet, ctx.now)
     }
 
     /// The gateway before this one knew a flow that a request may go on with, which begins no
