@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::session::SessionStatus;
-use super::surroundings::Surroundings;
+use super::surroundings::SideStatus;
 use crate::telemetry::Telemetry;
 
 /// The reason why hosts' packets are not to come here.
@@ -55,7 +55,7 @@ impl PeerHealth {
     pub(super) fn new(peer: String, telemetry: &Telemetry, now: Instant) -> Self {
         let snapshot = telemetry.snapshot(now);
         let session = SessionStatus::new(telemetry, &snapshot, &telemetry.session_info(), now);
-        let way = Surroundings::new(telemetry, &snapshot, now).wan.trouble();
+        let way = SideStatus::wan(telemetry, now).trouble();
         let (cause, more) = match () {
             () if session.is_up() => (None, None),
             () if session.is_blocked() => (Some(Unhealthy::Blocked), way),
@@ -69,7 +69,7 @@ impl PeerHealth {
 impl Health {
     /// Judges the gateway of this telemetry by its peers, of which there is one at least.
     pub(super) fn new(telemetry: &Telemetry, peers: Vec<PeerHealth>, now: Instant) -> Self {
-        let lan = Surroundings::new(telemetry, &telemetry.snapshot(now), now).lan.trouble();
+        let lan = SideStatus::lan(telemetry, now).trouble();
         let stopping = telemetry.leaving();
         let crosses = peers.iter().any(|peer| peer.cause.is_none());
         let sessions: Vec<String> =

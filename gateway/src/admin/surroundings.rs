@@ -87,6 +87,14 @@ const UP: &str = "up";
 const DOWN: &str = "down";
 
 impl SideStatus {
+    pub(super) fn lan(telemetry: &Telemetry, now: Instant) -> Self {
+        Self::new(&telemetry.lan(), telemetry.lan_interface(), now)
+    }
+
+    pub(super) fn wan(telemetry: &Telemetry, now: Instant) -> Self {
+        Self::new(&telemetry.wan(), None, now)
+    }
+
     fn new(standing: &Standing, interface: Option<String>, now: Instant) -> Self {
         let unusable = standing.unusable();
         let state = match standing {
@@ -121,8 +129,8 @@ impl Surroundings {
     pub(super) fn new(telemetry: &Telemetry, snapshot: &Snapshot, now: Instant) -> Self {
         Self {
             survival: SurvivalStatus::new(telemetry, snapshot),
-            lan: SideStatus::new(&telemetry.lan(), telemetry.lan_interface(), now),
-            wan: SideStatus::new(&telemetry.wan(), None, now),
+            lan: SideStatus::lan(telemetry, now),
+            wan: SideStatus::wan(telemetry, now),
             certificates: CertificateStatus::all(telemetry, UnixTime::now()),
             stopping_for: telemetry.leaving().map(|since| now.saturating_duration_since(since).as_secs_f64()),
         }
