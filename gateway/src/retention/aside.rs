@@ -7,7 +7,6 @@ use std::io;
 use std::path::Path;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, madvise};
 use splice::retention::{HEAD, MOST_FATAL_READS, fatal_reads};
 
 use super::{NoRetention, Retained, open_file};
@@ -58,7 +57,7 @@ pub(super) fn open(
 
 /// Returns why a file is not to be read, if it is not.
 fn unreadable(file: &Retained) -> Option<Unreadable> {
-    if let Err(error) = populate(file)
+    if let Err(error) = file.mapping.populate()
         && matches!(error, Errno::HWPOISON | Errno::FAULT | Errno::IO)
     {
         return Some(Unreadable::Page(error));
@@ -66,15 +65,6 @@ fn unreadable(file: &Retained) -> Option<Unreadable> {
     let head = file.as_ref().get(..HEAD)?;
     let fatal = fatal_reads(head);
     (fatal >= MOST_FATAL_READS).then_some(Unreadable::Fatal(fatal))
-}
-
-/// Has the kernel find every page, which tells of those that it cannot read and ends nobody.
-/// Kernels before 5.14 do not know how. They give an empty page for one that has failed.
-#[expect(unsafe_code, reason = "advice on a mapping")]
-fn populate(file: &Retained) -> Result<(), Errno> {
-    let mapping = &file.mapping;
-    // SAFETY: all of a mapping that is there. The advice changes nothing of what it holds.
-    unsafe { madvise(mapping.base.as_ptr().cast(), mapping.len, Advice::LinuxPopulateRead) }
 }
 
 #[cfg(test)]
