@@ -14,13 +14,15 @@ pub const SEGMENT: usize = 2 << 20;
 const ALIGN: usize = 16;
 /// Shorter packets are written into the snapshot itself.
 pub(crate) const LEAST: usize = 64;
+/// The price of a look at a packet or a flow, where packets are copied ahead, in bytes copied.
+pub const LOOK: usize = 128;
 
 /// Where a piece lies, and in whose memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
     /// The number of the [`Beside`]; 0: none.
     of: u32,
-    /// In units of [`ALIGN`] bytes.
+    /// Where it begins, in units of [`ALIGN`] bytes.
     pub(crate) at: u32,
 }
 
@@ -153,7 +155,7 @@ impl Piece {
 thread_local! {
     /// The memory of the snapshot that is being written.
     static WRITING: RefCell<Option<Beside>> = const { RefCell::new(None) };
-    /// That of the snapshot that is being read, if it may refer to some.
+    /// The memory of the snapshot that is being read, if it may refer to some.
     static READING: RefCell<Option<Segments>> = const { RefCell::new(None) };
 }
 

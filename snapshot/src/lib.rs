@@ -21,7 +21,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_with::{DeserializeAs, SerializeAs};
 
-pub use beside::{Beside, Memory, SEGMENT, Segment, Segments};
+pub use beside::{Beside, LOOK, Memory, SEGMENT, Segment, Segments};
 pub use packet::Packet;
 
 /// The first bytes of each snapshot.

@@ -155,7 +155,7 @@ struct Places {
     counted: u32,
     /// On the target's list: its mid-message ACKs are withheld until that has answered more.
     awaits_target: bool,
-    /// In `unheard`.
+    /// Its place in `unheard`.
     #[serde(skip)]
     unheard: Option<Ticket>,
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use reliability::shelf::Shelf;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use snapshot::{Beside, Packet};
+use snapshot::{Beside, LOOK, Packet};
 
 /// A bounded store of packet buffers. A [`Buf`] goes back to its pool when dropped.
 ///
@@ -172,9 +172,6 @@ impl Drop for Buf {
         }
     }
 }
-
-/// The price of a look at a packet or a flow, in bytes copied.
-const LOOK: usize = 128;
 
 /// Copies packets ahead of a snapshot, as far as `budget` goes, which is lessened by that. Returns
 /// true once it has come to all of them.

@@ -76,13 +76,15 @@ impl Reclaimer {
         others.for_each(|load| add(false, load.of(()), Holder::Near(load.flow)));
         let mut hosts: Vec<_> = hosts.into_iter().map(|((is_capped, _), held)| (is_capped, held)).collect();
         hosts.sort_by_key(|(_, (sum, _))| std::cmp::Reverse(*sum));
+        for (_, (_, flows)) in &mut hosts {
+            flows.sort_by_key(|(_, held, _)| std::cmp::Reverse(*held));
+        }
         let mut excess = self.excess(used, pool_share(self.limit));
         let mut chosen = Vec::new();
         for is_unheard in [true, false] {
             for (is_capped, (sum, flows)) in &mut hosts {
                 let own = if *is_capped { self.excess(*sum, host_share(self.limit)) } else { 0 };
                 let wanted = excess.max(own);
-                flows.sort_by_key(|(_, held, _)| std::cmp::Reverse(*held));
                 let mut freed = 0;
                 for (_, held, flow) in flows.iter().filter(|(unheard, ..)| *unheard == is_unheard) {
                     if freed >= wanted {

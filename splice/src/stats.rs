@@ -100,7 +100,7 @@ impl LanDrop {
     }
 }
 
-/// In snapshots there are as many reasons as version 1 knew, and what has come since counts anew.
+/// Has as many reasons in snapshots as version 1 knew. Those that have come since count anew.
 mod first_reasons {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

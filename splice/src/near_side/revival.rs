@@ -53,7 +53,8 @@ impl NearFlow {
         }
     }
 
-    /// Until when a flow waits for a requester that does not go back to what its target lacks.
+    /// Returns until when a flow waits for a requester that does not go back to what its target
+    /// lacks.
     pub(super) fn waits_in_vain_until(&self) -> Option<Instant> {
         self.run.revival?.silent_until.filter(|_| self.near.stands_still())
     }

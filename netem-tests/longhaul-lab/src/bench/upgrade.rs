@@ -26,7 +26,7 @@ const PAYLOAD: usize = 1024;
 /// Bytes copied at a time, as a gateway does between two rounds.
 const STEP: usize = 128 << 10;
 const BUFFERS: usize = 8 << 30;
-/// In bit/s: at this rate a stream may hold more than 2 GiB.
+/// A rate, in bit/s, at which a stream may hold more than 2 GiB.
 const RATE: u64 = 100_000_000_000;
 
 const EXPLANATION: &str = "\

@@ -1,6 +1,6 @@
 //! A sender's packets on their way to the next process, ahead of the snapshot.
 
-use snapshot::{Beside, Packet};
+use snapshot::{Beside, LOOK, Packet};
 
 /// How far packets have been copied.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,16 +11,11 @@ pub struct Copying {
     pub(super) sent: u64,
 }
 
-/// The price of a look at a packet, in bytes copied.
-const LOOK: usize = 128;
-
-impl Copying {
-    /// Copies a packet if the budget is not used up. Returns true if so.
-    pub(super) fn step(&self, packet: &mut Packet, to: &mut Beside, budget: &mut usize) -> bool {
-        if *budget == 0 {
-            return false;
-        }
-        *budget = budget.saturating_sub(LOOK + packet.copy_ahead(to));
-        true
+/// Copies a packet if the budget is not used up. Returns true if so.
+pub(super) fn copy(packet: &mut Packet, to: &mut Beside, budget: &mut usize) -> bool {
+    if *budget == 0 {
+        return false;
     }
+    *budget = budget.saturating_sub(LOOK + packet.copy_ahead(to));
+    true
 }

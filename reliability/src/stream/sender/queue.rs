@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use snapshot::{Beside, Packet};
 
-use super::copying::Copying;
+use super::copying::{Copying, copy};
 use super::waiting::Waiting;
 use crate::bitmap::{Bitmap, WORD};
 use crate::pool::Pool;
@@ -207,14 +207,14 @@ impl Queue {
     /// may be acknowledged any time. Returns true once it has come to all of them.
     pub(super) fn copy_ahead(&mut self, at: &mut Copying, to: &mut Beside, budget: &mut usize) -> bool {
         while let Some(packet) = self.waiting.packet_mut(at.waiting) {
-            if !at.step(packet, to, budget) {
+            if !copy(packet, to, budget) {
                 return false;
             }
             at.waiting += 1;
         }
         at.sent = at.sent.max(self.base);
         while let Some(slot) = self.slot_mut(at.sent) {
-            if !at.step(&mut slot.bytes, to, budget) {
+            if !copy(&mut slot.bytes, to, budget) {
                 return false;
             }
             at.sent += 1;
