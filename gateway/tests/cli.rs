@@ -5,6 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -306,6 +307,18 @@ fn tcp_sockets(pid: Pid) -> usize {
     links.filter(is_tcp).count()
 }
 
+/// A gateway file without a TCP listener.
+fn socket_alone(address: &str) -> String {
+    format!(
+        "[site]\nname = \"a\"\n[lan]\nmode = \"socket\"\nlisten = \"{address}:4791\"\n\
+         remote = [\"10.0.1.0/24\"]\n[lan.hosts]\n\"10.0.0.1\" = \"{address}:5001\"\n\
+         [wan]\nlisten = \"{address}:14791\"\n\
+         [peer]\nname = \"b\"\naddress = \"{address}:14891\"\nrate = \"1 Gbit/s\"\n\
+         [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n\
+         [admin]\nsocket = \"a.sock\"\n"
+    )
+}
+
 /// Every command finds it there, an upgrade among them, and nothing is open to the network.
 #[test]
 fn a_gateway_may_have_its_socket_alone() {
@@ -315,15 +328,7 @@ fn a_gateway_may_have_its_socket_alone() {
     // An address of this process's own, so that no port is another's.
     let [.., high, low] = std::process::id().to_be_bytes();
     let address = format!("127.79.{high}.{low}");
-    let text = format!(
-        "[site]\nname = \"a\"\n[lan]\nmode = \"socket\"\nlisten = \"{address}:4791\"\n\
-         remote = [\"10.0.1.0/24\"]\n[lan.hosts]\n\"10.0.0.1\" = \"{address}:5001\"\n\
-         [wan]\nlisten = \"{address}:14791\"\n\
-         [peer]\nname = \"b\"\naddress = \"{address}:14891\"\nrate = \"1 Gbit/s\"\n\
-         [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n\
-         [admin]\nsocket = \"a.sock\"\n"
-    );
-    fs::write(path.join("a.toml"), text).unwrap();
+    fs::write(path.join("a.toml"), socket_alone(&address)).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
     command.args(["gateway", "--config", "a.toml"]).current_dir(path);
     let log = fs::File::create(path.join("log")).unwrap();
@@ -362,6 +367,58 @@ fn a_gateway_may_have_its_socket_alone() {
     ends.0.remove(0);
     assert!(no_session(&ask(&["status"])));
     assert_eq!(tcp_sockets(ends.0[0]), 0);
+}
+
+/// Stops a process once it waits for something, and has it go on.
+fn interrupt(pid: Pid) {
+    let wait_for = |state: &str| {
+        let is = |stat: &str| stat.rsplit(") ").next().unwrap().starts_with(state);
+        while !is(&fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap()) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    wait_for("S");
+    kill_process(pid, Signal::STOP).unwrap();
+    wait_for("T");
+    kill_process(pid, Signal::CONT).unwrap();
+}
+
+/// A process that takes another's place is stopped and goes on (signal(7)): that is no answer.
+#[test]
+fn a_take_over_outlives_signals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    assert!(longhaul(path, &["keys", "--dir", ".", "a", "b"]).status.success());
+    fs::write(path.join("a.toml"), socket_alone("127.0.0.1")).unwrap();
+    let listener = UnixListener::bind(path.join("a.sock")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
+    command.args(["gateway", "--config", "a.toml", "--take-over"]).current_dir(path);
+    let heir = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = Pid::from_child(&heir);
+    let mut ends = Ends(vec![pid]);
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut head = BufReader::new(stream.try_clone().unwrap());
+    assert!(head.by_ref().lines().any(|line| line.unwrap().is_empty()));
+    interrupt(pid);
+    stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap();
+    let hello = read_message(&mut head);
+    assert!(hello.contains("\"protocol\""), "{hello}");
+    interrupt(pid);
+    let words = b"not in the middle of a test";
+    stream.write_all(&[&[11][..], &(words.len() as u64).to_le_bytes(), words].concat()).unwrap();
+    let (code, _, err) = parts(&heir.wait_with_output().unwrap());
+    ends.0.clear();
+    assert!(code == Some(1) && err.contains("not in the middle of a test"), "{code:?} {err}");
+}
+
+/// The text of a message from one process to the other.
+fn read_message(from: &mut impl Read) -> String {
+    let (mut kind, mut len) = ([0], [0; 8]);
+    from.read_exact(&mut kind).unwrap();
+    from.read_exact(&mut len).unwrap();
+    let mut text = String::new();
+    from.take(u64::from_le_bytes(len)).read_to_string(&mut text).unwrap();
+    text
 }
 
 /// Errors of files say which one, and what to do; none is found out after an hour's work.

@@ -6,6 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -105,6 +106,18 @@ pub(super) struct Message {
     pub(super) descriptor: Option<OwnedFd>,
 }
 
+/// Calls again when a signal has come meanwhile, which is no answer.
+///
+/// Sockets with a timeout fail then, whatever the signal's handler asks for, and after a stop as well.
+pub(super) fn go_on<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// One end. It blocks, until its deadline at most.
 ///
 /// A message's body is as long as the reader allows for its kind, or the other end has broken the
@@ -161,14 +174,16 @@ impl Channel {
         header.iter_mut().zip(fields).for_each(|(place, byte)| *place = byte);
         self.stream.set_write_timeout(Some(self.time_left()?))?;
         let sent = match &descriptor {
-            None => self.stream.write(&header)?,
+            None => go_on(|| self.stream.write(&header))?,
             Some(descriptor) => {
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
                 let mut beside = SendAncillaryBuffer::new(&mut space);
                 let descriptors = [*descriptor];
                 beside.push(SendAncillaryMessage::ScmRights(&descriptors));
-                sendmsg(&self.stream, &[IoSlice::new(&header)], &mut beside, SendFlags::NOSIGNAL)
-                    .map_err(io::Error::from)?
+                retry_on_intr(|| {
+                    sendmsg(&self.stream, &[IoSlice::new(&header)], &mut beside, SendFlags::NOSIGNAL)
+                })
+                .map_err(io::Error::from)?
             }
         };
         self.write(header.get(sent..).unwrap_or_default())?;
@@ -179,11 +194,8 @@ impl Channel {
         while !bytes.is_empty() {
             self.stream.set_write_timeout(Some(self.time_left()?))?;
             let some = bytes.get(..AT_ONCE).unwrap_or(bytes);
-            match self.stream.write(some) {
-                Ok(sent) => bytes = bytes.get(sent..).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
+            let sent = go_on(|| self.stream.write(some))?;
+            bytes = bytes.get(sent..).unwrap_or_default();
         }
         Ok(())
     }
@@ -196,7 +208,8 @@ impl Channel {
         self.stream.set_read_timeout(Some(self.time_left()?))?;
         let came = {
             let mut room = [IoSliceMut::new(&mut header)];
-            recvmsg(&self.stream, &mut room, &mut beside, RecvFlags::CMSG_CLOEXEC).map_err(io::Error::from)?
+            retry_on_intr(|| recvmsg(&self.stream, &mut room, &mut beside, RecvFlags::CMSG_CLOEXEC))
+                .map_err(io::Error::from)?
         };
         let mut descriptor = None;
         for message in beside.drain() {
@@ -240,12 +253,11 @@ impl Channel {
     fn read(&mut self, mut room: &mut [u8]) -> Result<(), Broken> {
         while !room.is_empty() {
             self.stream.set_read_timeout(Some(self.time_left()?))?;
-            match self.stream.read(room) {
-                Ok(0) => return Err(Broken::Gone),
-                Ok(came) => room = room.get_mut(came..).unwrap_or_default(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            let came = go_on(|| self.stream.read(room))?;
+            if came == 0 {
+                return Err(Broken::Gone);
             }
+            room = room.get_mut(came..).unwrap_or_default();
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use session::resumption::Resumption;
 use zeroize::Zeroizing;
 
-use super::channel::{Kind, Message};
+use super::channel::{Kind, Message, go_on};
 use super::{
     Broken, Channel, Extent, Hello, NAME, NoRoom, PATH, PREPARE, PROTOCOL, Place, Room, SNAPSHOTS,
     STAND_STILL, Stand, control_group, room,
@@ -149,7 +149,7 @@ impl Heir {
     /// See [`NotTaken`].
     pub fn connect(path: &Path) -> Result<Self, NotTaken> {
         let nobody = |source| NotTaken::Nobody { path: path.to_owned(), source };
-        let mut stream = reach(path).map_err(nobody)?;
+        let mut stream = go_on(|| UnixStream::connect(path)).map_err(nobody)?;
         let there = socket_peercred(&stream).map_err(|error| nobody(error.into()))?;
         let own = geteuid();
         if !own.is_root() && !there.uid.is_root() && there.uid != own {
@@ -355,7 +355,7 @@ fn ask(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
     // Nothing behind it may be read.
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        if head.len() >= MOST_HEAD || stream.read(&mut byte)? == 0 {
+        if head.len() >= MOST_HEAD || go_on(|| stream.read(&mut byte))? == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         head.extend(byte);
@@ -372,14 +372,4 @@ fn ask(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
     let is_older = status == "404" || words.is_empty();
     let why = if is_older { "it is of an older version, and takes a restart" } else { words };
     Ok(Err(why.to_owned()))
-}
-
-/// Connects to a socket. A signal that comes meanwhile is no answer.
-fn reach(path: &Path) -> io::Result<UnixStream> {
-    loop {
-        match UnixStream::connect(path) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            reached => return reached,
-        }
-    }
 }
