@@ -108,7 +108,7 @@ pub(super) struct Message {
 
 /// Calls again when a signal has come meanwhile, which is no answer.
 ///
-/// Sockets with a timeout fail then, whatever the signal's handler asks for. So they do after a stop.
+/// Sockets with a timeout fail then, whatever its handler asks for. So they do after a stop.
 pub(super) fn go_on<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
