@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::IpAddr;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use gateway::upgrade::{Extent, Room, Waiting, open_room};
@@ -20,6 +21,8 @@ pub struct Upgrade {
     pub cases: Vec<(u32, u64)>,
     /// Rounds of each; the median is shown.
     pub rounds: u32,
+    /// Data-plane threads, each with its part of the flows.
+    pub threads: u8,
 }
 
 const PAYLOAD: usize = 1024;
@@ -32,9 +35,10 @@ const RATE: u64 = 100_000_000_000;
 const EXPLANATION: &str = "\
 Requests of 1 KiB wait, none of which the peer has. Ahead, while the gateway runs: room: shared memory made and mapped by both sides;
 copied: packets to that, of which step is the longest part. While it stands still, one after the other: written: the state, which
-refers to them; read: a gateway from that, with all its flows.";
+refers to them; read: a gateway from that, with all its flows. Each thread does so with its part of the flows.";
 
 /// The parts of a hand-over.
+#[derive(Default)]
 struct Times {
     room: Duration,
     copy: Duration,
@@ -45,6 +49,18 @@ struct Times {
 }
 
 impl Times {
+    /// Returns what two threads took that work at once.
+    fn with(&self, other: &Self) -> Self {
+        Self {
+            room: self.room.max(other.room),
+            copy: self.copy.max(other.copy),
+            step: self.step.max(other.step),
+            write: self.write.max(other.write),
+            read: self.read.max(other.read),
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
     /// The time in which nothing moves.
     fn stall(&self) -> Duration {
         self.write + self.read
@@ -70,7 +86,7 @@ impl Upgrade {
                 if interrupted() {
                     return Err(BenchError::Interrupted);
                 }
-                rounds.push(hand_over(*flows, *bytes)?);
+                rounds.push(hand_over(*flows, *bytes, self.threads)?);
             }
             rounds.sort_by_key(Times::stall);
             let Some(median) = rounds.get(rounds.len() / 2) else { continue };
@@ -151,32 +167,85 @@ fn copy_ahead(gateway: &mut Gateway, to: &mut Beside) -> Duration {
     }
 }
 
-fn hand_over(flows: u32, bytes: u64) -> Result<Times, BenchError> {
-    let failed = |error: &dyn std::fmt::Display| BenchError::Transfer(error.to_string());
-    let now = Instant::now();
-    let mut gateway = busy(flows, bytes, now)?;
-    let begun = Instant::now();
-    let extent = Extent::of(&Waiting { thread: 0, peer: 0, bytes: gateway.waiting_bytes() });
-    let (theirs, file) = Room::new(&extent).map_err(|error| failed(&error))?;
-    let mut ours = open_room(&extent, &file).map_err(|error| failed(&error))?;
-    let room = begun.elapsed();
-    let begun = Instant::now();
-    let step = copy_ahead(&mut gateway, &mut ours);
-    let copy = begun.elapsed();
-    let begun = Instant::now();
-    let (written, _ours) = gateway.snapshot_beside(now, ours);
-    let written = written.map_err(|error| failed(&error))?;
-    let write = begun.elapsed();
-    let (Written::There(len), begun) = (written, Instant::now()) else {
-        return Err(BenchError::Transfer("the state has no room".to_owned()));
+fn failed(error: &dyn std::fmt::Display) -> BenchError {
+    BenchError::Transfer(error.to_string())
+}
+
+/// A gateway whose packets have been copied ahead.
+struct Ready {
+    gateway: Gateway,
+    ours: Beside,
+    theirs: Room,
+    times: Times,
+}
+
+/// The same, whose state has been written.
+struct Whole {
+    gateway: Gateway,
+    /// It is unmapped once nobody waits for that.
+    _ours: Option<Beside>,
+    theirs: Room,
+    times: Times,
+}
+
+/// Each thread hands its part of the flows over. Returns what the slowest took for each step.
+fn hand_over(flows: u32, bytes: u64, threads: u8) -> Result<Times, BenchError> {
+    let each = u32::from(threads.max(1));
+    let (flows, bytes) = (flows.div_ceil(each), bytes.div_ceil(each.into()));
+    let together = Barrier::new(each as usize);
+    // Who fails still comes to where the others wait.
+    let work = || {
+        let ready = Ready::make(flows, bytes);
+        together.wait();
+        let whole = ready.and_then(Ready::write);
+        together.wait();
+        whole.and_then(Whole::read)
     };
-    let state = theirs.state(len).unwrap_or_default();
-    let heir = Gateway::restore_beside(settings()?, state, theirs.segments(), now);
-    let heir = heir.map_err(|error| failed(&error))?;
-    let read = begun.elapsed();
-    let (ours, theirs) = (waiting(&gateway), waiting(&heir));
-    if ours != theirs {
-        return Err(BenchError::Transfer(format!("{ours} bytes waited, and {theirs} were read")));
+    let panicked = |_| BenchError::Transfer("a thread has panicked".to_owned());
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..each).map(|_| scope.spawn(work)).collect();
+        let times = threads.into_iter().map(|thread| thread.join().map_err(panicked)?);
+        times.reduce(|one, other| Ok(one?.with(&other?))).unwrap_or_else(|| Ok(Times::default()))
+    })
+}
+
+impl Ready {
+    fn make(flows: u32, bytes: u64) -> Result<Self, BenchError> {
+        let mut gateway = busy(flows, bytes, Instant::now())?;
+        let begun = Instant::now();
+        let extent = Extent::of(&Waiting { thread: 0, peer: 0, bytes: gateway.waiting_bytes() });
+        let (theirs, file) = Room::new(&extent).map_err(|error| failed(&error))?;
+        let mut ours = open_room(&extent, &file).map_err(|error| failed(&error))?;
+        let room = begun.elapsed();
+        let begun = Instant::now();
+        let step = copy_ahead(&mut gateway, &mut ours);
+        let times = Times { room, copy: begun.elapsed(), step, ..Times::default() };
+        Ok(Self { gateway, ours, theirs, times })
     }
-    Ok(Times { room, copy, step, write, read, bytes: len })
+
+    fn write(self) -> Result<Whole, BenchError> {
+        let Self { mut gateway, ours, theirs, times } = self;
+        let begun = Instant::now();
+        let (written, ours) = gateway.snapshot_beside(begun, ours);
+        let write = begun.elapsed();
+        let Written::There(bytes) = written.map_err(|error| failed(&error))? else {
+            return Err(BenchError::Transfer("the state has no room".to_owned()));
+        };
+        Ok(Whole { gateway, _ours: ours, theirs, times: Times { write, bytes, ..times } })
+    }
+}
+
+impl Whole {
+    fn read(self) -> Result<Times, BenchError> {
+        let begun = Instant::now();
+        let state = self.theirs.state(self.times.bytes).unwrap_or_default();
+        let heir = Gateway::restore_beside(settings()?, state, self.theirs.segments(), begun);
+        let heir = heir.map_err(|error| failed(&error))?;
+        let read = begun.elapsed();
+        let (ours, theirs) = (waiting(&self.gateway), waiting(&heir));
+        if ours != theirs {
+            return Err(BenchError::Transfer(format!("{ours} bytes waited, and {theirs} were read")));
+        }
+        Ok(Times { read, ..self.times })
+    }
 }

@@ -140,6 +140,9 @@ struct UpgradeArgs {
     #[arg(long, value_name = "MIB", value_delimiter = ',', default_value = "16,64,128",
         value_parser = clap::value_parser!(u64).range(1..=4096))]
     waiting: Vec<u64>,
+    /// Data-plane threads, among which the flows are
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    threads: u8,
     /// Rounds of each, of which the median is shown
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -204,10 +207,10 @@ fn measure(
         BenchCommand::Wan(WanArgs { length: SecondsArgs { seconds }, .. }) => {
             bench::Wan { seconds: *seconds }.run(out, interrupted)
         }
-        BenchCommand::Upgrade(UpgradeArgs { flows, waiting, rounds }) => {
+        BenchCommand::Upgrade(UpgradeArgs { flows, waiting, threads, rounds }) => {
             let of_each = |flows| waiting.iter().map(move |waiting| (flows, waiting << 20));
             let cases = flows.iter().copied().flat_map(of_each).collect();
-            bench::Upgrade { cases, rounds: *rounds }.run(out, interrupted)
+            bench::Upgrade { cases, rounds: *rounds, threads: *threads }.run(out, interrupted)
         }
         BenchCommand::Turns(TurnsArgs { old, rounds, benchmark }) => {
             let new = std::env::current_exe()?;
