@@ -85,13 +85,16 @@ fn picture(rows: &[Row], quantity: &Quantity, text: &mut String) -> Result<(), F
     let (columns, lines) = (panels.len().clamp(1, COLUMNS), panels.len().div_ceil(COLUMNS).max(1));
     let width = PANEL.0 * u32::try_from(columns)?;
     let in_line = (width / LEGEND_COLUMN).max(1);
-    let legend = u32::try_from(CURVES.len())?.div_ceil(in_line) * LEGEND_LINE;
+    let is_there =
+        |belongs: fn(Peer) -> bool| rows.iter().flat_map(Row::measured).any(|(peer, _)| belongs(peer));
+    let curves: Vec<_> = CURVES.into_iter().filter(|(_, _, belongs)| is_there(*belongs)).collect();
+    let legend = u32::try_from(curves.len())?.div_ceil(in_line).max(1) * LEGEND_LINE;
     let size = (width, PANEL.1 * u32::try_from(lines)? + TITLE + legend);
     let area = SVGBackend::with_string(text, size).into_drawing_area();
     area.fill(&WHITE)?;
     let (head, body) = area.split_vertically(TITLE + legend);
     head.draw(&Text::new(quantity.title, (16, 8), ("sans-serif", 20)))?;
-    for (place, (name, colour, _)) in (0..).zip(CURVES) {
+    for (place, (name, colour, _)) in (0..).zip(curves) {
         let x = i32::try_from(16 + place % in_line * LEGEND_COLUMN)?;
         let y = i32::try_from(TITLE + place / in_line * LEGEND_LINE)?;
         head.draw(&PathElement::new([(x, y + 12), (x + 22, y + 12)], colour.stroke_width(2)))?;
@@ -238,6 +241,24 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Who was not measured has no curve, and is not explained.
+    #[test]
+    fn only_curves_that_are_there_are_explained() {
+        let cell = Cell {
+            rtt: 25,
+            mtu: 9000,
+            rate: 1_000_000_000,
+            drops: Drops { share: 0.0, bursty: false },
+            size: 1 << 20,
+            outstanding: 1,
+        };
+        let drawing = p99(&[row(cell, 1.3)]).unwrap();
+        let labels = testbed::drawing::labels(&drawing);
+        let named = |name: &str| labels.iter().any(|label| label.text == name);
+        let there = CURVES.map(|(name, ..)| name).into_iter().filter(|name| named(name));
+        assert_eq!(there.collect::<Vec<_>>(), ["TCP cubic", "QUIC", "SRT", "kcptun"]);
     }
 
     /// One panel to seven, with one loss to eight, and values that are much alike or not at all.
