@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use gateway::admin::Status;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use testbed::Site;
 use testbed::hostio::{Endpoint, Limit};
 
@@ -209,6 +211,49 @@ fn long_messages_outlive_gateways_that_are_killed() {
         restored += survival.restored;
     }
     assert!(restored > 0);
+    pair.testbed.stop().unwrap();
+}
+
+/// A gateway is killed at any moment of a transfer, or both are, again and again.
+///
+/// No program sees an error, and contents are right. `LONGHAUL_SEED` and `LONGHAUL_KILLS` choose
+/// which kills, and how many.
+#[test]
+fn flows_outlive_gateways_that_are_killed_whenever() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let seed = number("LONGHAUL_SEED").unwrap_or_else(rand::random);
+    println!("LONGHAUL_SEED={seed}");
+    let mut random = Pcg64Mcg::seed_from_u64(seed);
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        (plan.threads, plan.link) = (2, "delay 5ms loss 0.5%".parse().unwrap());
+        plan.retention = Some(memory.path().to_owned());
+    });
+    let unbounded = Limit::Messages(u32::MAX.into());
+    let (client, server) = pair.transfer_otherwise(unbounded, |workload| workload.message = 60_000);
+    let (mut kills, wanted) = (0, number("LONGHAUL_KILLS").unwrap_or(4));
+    while kills < wanted {
+        let before = done(&client);
+        let stuck = format!("LONGHAUL_SEED={seed}: nothing goes on after {kills} kills");
+        wait_until(&stuck, &|| done(&client) > before || !client.is_running());
+        assert!(client.is_running(), "LONGHAUL_SEED={seed}: an end after {kills} kills");
+        std::thread::sleep(Duration::from_micros(random.random_range(0..400_000)));
+        let victims = match random.random_range(0..5) {
+            0 => &SITES[..],
+            1 | 2 => &SITES[..1],
+            _ => &SITES[1..],
+        };
+        victims.iter().for_each(|site| pair.testbed.kill(*site).unwrap());
+        victims.iter().for_each(|site| pair.testbed.restart(*site).unwrap());
+        pair.testbed.wait_for_session(&|| false).unwrap();
+        kills += victims.len() as u64;
+    }
+    let before = done(&client);
+    wait_until("nothing goes on", &|| done(&client) > before + 30);
+    let (client, server) = (client.stop().unwrap(), server.stop().unwrap());
+    println!("{kills} kills\n{client}\n{server}");
+    assert!(client.corrupt == 0 && server.corrupt == 0, "LONGHAUL_SEED={seed}: {client}\n{server}");
+    assert_eq!((failed(&client), failed(&server)), (0, 0), "LONGHAUL_SEED={seed}: {client}\n{server}");
     pair.testbed.stop().unwrap();
 }
 
