@@ -1,6 +1,6 @@
 # nfs.sh VERSION [FILES] - NFS over RDMA between the kernels of both sites: nfsd at 10.0.1.1:20049 exports a tree in memory, a mount of it (proto=rdma) at 10.0.0.1 is
 # read from and written to: a tree of so many files (default LAB_FILES, 300), empty to 300 kB, in four folders at a time, one way and then the other. The copies' checksums
-# are taken where they arrived, of the one that was written on the server's own file system; then it is unmounted.
+# are taken where they arrived, of the one that was written on the server's own file system; then it is unmounted. With LAB_SECONDS it is all copied again until they are over.
 #
 # Both kernels are this one: what tells that the data went by way of both RDMA devices are their counts of packets, which are looked at.
 #
@@ -67,16 +67,28 @@ case $version in
 esac
 # Nothing cached when it comes to be read: each copy's data goes over the link.
 mount -t nfs -o $options,proto=rdma,port=20049,hard,timeo=600 10.0.1.1:$path $here/mount || { echo "mount ended with $?"; exit 1; }
-sent=$(packets sent_pkts) received=$(packets rcvd_pkts) began=$SECONDS
-copy $here/mount/tree $here/site0 || { echo "reading: cp failed"; exit 1; }
-equal $here/site1/tree $here/site0 || exit 1
-read_in=$((SECONDS - began)) began=$SECONDS
-copy $here/site0 $here/mount/back || { echo "writing: cp failed"; exit 1; }
+sent=$(packets sent_pkts) received=$(packets rcvd_pkts) began=$SECONDS passes=0
+there_and_back() {
+  rm -rf $here/site0 $here/site1/back
+  copy $here/mount/tree $here/site0 || { echo "reading: cp failed"; return 1; }
+  equal $here/site1/tree $here/site0 || return 1
+  read_in=$((SECONDS - began)) began=$SECONDS
+  copy $here/site0 $here/mount/back || { echo "writing: cp failed"; return 1; }
+  written_in=$((SECONDS - began)) began=$SECONDS passes=$((passes + 1))
+}
+there_and_back || exit 1
+until (( SECONDS >= ${LAB_SECONDS:-0} )); do
+  equal $here/site1/tree $here/site1/back || exit 1
+  # What is read has to come over the link again.
+  echo 3 > /proc/sys/vm/drop_caches
+  there_and_back || exit 1
+  echo "pass $passes: read in $read_in s, written in $written_in s"
+done
 connects=$(awk '/device .*nfs-lab/ { ours = 1 } ours && /xprt:/ { print $5; exit }' /proc/self/mountstats)
 umount $here/mount || { echo "umount ended with $?"; exit 1; }
 equal $here/site1/tree $here/site1/back || exit 1
 bytes=$(du -bs $here/site0 | cut -f1)
 sent=$(($(packets sent_pkts) - sent)) received=$(($(packets rcvd_pkts) - received))
-echo "$((files + 1)) files, $bytes bytes: read in $read_in s, written in $((SECONDS - began)) s, $connects connections; rxe0 sent $sent packets, got $received"
+echo "$((files + 1)) files, $bytes bytes: read in $read_in s, written in $written_in s, $connects connections; rxe0 sent $sent packets, got $received"
 (( sent > bytes / 4096 && received > bytes / 4096 )) || { echo "the data did not go by way of rxe0"; exit 1; }
 (( connects == 1 )) || exit 3

@@ -5,12 +5,16 @@
 #                     control:SECONDS   nothing of the control connection passes, bulk data do
 #                     renew:SITE        a new certificate and key, taken at once
 #                     upgrade:SITE:N    the gateway's place is taken by another process, N times in a row
-#   LAB_PROGRAMS  "write send read bw rping nvme"   streams of outages.py; ib_write_bw; rping; fio over NVMe-oF (nvme.sh)
+#   LAB_PROGRAMS  "write send read bw rping nvme"   streams of outages.py; ib_write_bw; rping; fio over NVMe-oF (nvme.sh); and
+#                     nfs    a tree of files copied there and back over NFS (nfs.sh)
+#                     ucx    ucx_perftest, with UCX's own patience
+#                     mpi    Open MPI's allreduce over UCX, whose sums are checked (allreduce.py). It wants a processor with cx16, which boot.sh says why it leaves out:
+#                            LAB_CPU=max,-vaes,-pclmulqdq,-vpclmulqdq,-avx2,-erms,-smap,-smep,-pku,-umip,-la57
 #   LAB_TIMEOUT   21      a try of a queue pair takes 4.096 us x 2^this, where a program can be told, and of READs twice as long; NVMe and rdma_cm have their own
 #   LAB_DELAY, LAB_LOSS   10ms, 1%
 #
 # A row of the table: the deed, then for each program the longest time without a completion in seconds (streams), or whether it goes on. One that ended is begun anew
-# for the next deed. nvme says as well whether the kernel connected anew; what fio reads is checked as it goes.
+# for the next deed. nvme and nfs say as well whether the kernel connected anew; what fio reads, what is copied and each sum is checked as it goes.
 # Exit status 0: all streams and ib_write_bw went on through all deeds, all data were right, and the gateways end empty.
 LAB_RATE=${LAB_RATE:-20 Mbit/s} LAB_RESUME_FOR=${LAB_RESUME_FOR:-2 min}
 . /mnt/two-sites.sh
@@ -21,6 +25,8 @@ state=/run/outages failures=0
 # This script looks after the gateways, and the programs get what processor time is left, or it would learn nothing.
 chrt -r -p 5 $$
 low=(chrt --other 0 nice -n 10)
+# UCX has to be told which of its addresses to speak from, and to take Soft-RoCE's word for where a UD packet was sent to.
+ucx=(UCX_TLS=rc_verbs,ud_verbs:aux UCX_IB_GID_INDEX=1 UCX_UD_VERBS_ETH_DGID_CHECK=n)
 declare -A pids
 
 deed() { echo "$*" > $state/deed.new; mv $state/deed.new $state/deed; }
@@ -39,11 +45,23 @@ begin() { # program
       sleep 1
       "${low[@]}" rping -c -a 10.0.1.1 -I 10.0.0.1 -S 4096 -V -C 100000000 > $state/rping.log 2>&1 & ;;
     nvme) LAB_SECONDS=100000 "${low[@]}" bash /mnt/nvme.sh 4k 4 > $state/nvme.log 2>&1 & ;;
+    nfs) LAB_SECONDS=100000 LAB_FILES=100 "${low[@]}" bash /mnt/nfs.sh 4.2 > $state/nfs.log 2>&1 & ;;
+    ucx)
+      local test=(ucx_perftest -t tag_bw -s 65536 -n 100000000 -w 1)
+      "${low[@]}" env "${ucx[@]}" UCX_NET_DEVICES=rxe1:1 "${test[@]}" > $state/ucx-server.log 2>&1 & pids[ucx-server]=$!
+      listening 13337 || sleep 1
+      "${low[@]}" env "${ucx[@]}" UCX_NET_DEVICES=rxe0:1 "${test[@]}" 10.0.1.1 > $state/ucx.log 2>&1 & ;;
+    mpi)
+      local at ranks=()
+      for at in 0 1; do ranks+=(-np 1 -x UCX_NET_DEVICES=rxe$at:1 python3 /mnt/allreduce.py $state); (( at )) || ranks+=(:); done
+      "${low[@]}" env "${ucx[@]}" mpirun --allow-run-as-root --oversubscribe --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --mca osc ^ucx --mca op ^avx \
+        "${ranks[@]}" > $state/mpi.log 2>&1 & ;;
   esac
   pids[$1]=$!
 }
 
 runs() { kill -0 ${pids[$1]} 2> /dev/null; }
+connections() { awk '/device .*nfs-lab/ { ours = 1 } ours && /xprt:/ { print $5; exit }' /proc/self/mountstats; }
 recoveries() { dmesg | grep -cE 'nvme.*(error recovery|[Rr]econnect)|keep-alive timer .*expired'; }
 
 end() { # program, and its server
@@ -97,13 +115,18 @@ stall() { # program, deed: as soon as the program has written it down
 }
 
 row() { # deed
-  local name cells=() before=$recovered
+  local name cells=() before=$recovered made=$connected
   for name in $programs; do
     case $name in
       nvme)
         recovered=$(recoveries)
         if ! runs nvme; then cells+=("nvme ended"); elif ((recovered > before)); then cells+=("nvme connected anew"); else cells+=("nvme goes on"); fi ;;
       write | send | read) runs $name && cells+=("$name $(stall $name "$1") s") || { cells+=("$name ENDED"); failures=$((failures + 1)); } ;;
+      nfs)
+        connected=$(connections)
+        if ! runs nfs; then cells+=("nfs ended"); elif [[ $connected != "$made" ]]; then cells+=("nfs connected anew"); else cells+=("nfs goes on"); fi ;;
+      mpi) runs mpi && cells+=("mpi $(stall mpi "$1") s") || cells+=("mpi ended") ;;
+      ucx) runs ucx && cells+=("ucx goes on") || cells+=("ucx ended") ;;
       bw) runs bw && cells+=("bw goes on") || { cells+=("bw ENDED"); failures=$((failures + 1)); } ;;
       rping) runs rping && cells+=("rping goes on") || cells+=("rping ended") ;;
     esac
@@ -111,7 +134,9 @@ row() { # deed
   printf '%-14s' "$1"; printf ' | %s' "${cells[@]}"; echo
 }
 
-case " $programs " in *" nvme "*) keep_order ;; esac
+case " $programs " in *" nvme "* | *" nfs "*) keep_order ;; esac
+# Open MPI wants a name for the machine.
+hostname lab
 load nf_tables || exit 1
 plain off; lan_mtu 4200; link $delay 0% 20mbit
 gateways ${LAB_SCHEME:-sr} || exit 1
@@ -119,7 +144,7 @@ link $delay $loss 20mbit
 mkdir -p $state; touch $state/go; deed before
 for name in $programs; do begin $name; done
 rest
-recovered=$(recoveries)
+recovered=$(recoveries) connected=$(connections)
 for deed in ${LAB_DEEDS:-cut:1 cut:10 cut:60 control:60 renew:a renew:b upgrade:a:20 upgrade:b:20}; do
   deed $deed
   do_deed ${deed//:/ } || { echo "FAILED: $deed"; failures=$((failures + 1)); tail -n 3 /run/gateway-?.log; }
@@ -136,6 +161,8 @@ rm $state/go
 for name in $programs; do
   case $name in
     write | send | read) wait ${pids[$name]} || failures=$((failures + 1)); tail -n 1 $state/$name.log ;;
+    # Sums that are not right fail; that it ended does not.
+    mpi) wait ${pids[mpi]}; tail -n 1 $state/mpi.log; ! grep -q 'allreduces, [1-9]' $state/mpi.log || failures=$((failures + 1)) ;;
     *) end $name ;;
   esac
 done
