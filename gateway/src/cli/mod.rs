@@ -174,8 +174,21 @@ fn start_logs(default: &str) -> Result<Logs, Failure> {
     Logs::start(filter, form).map_err(failed)
 }
 
+/// A runtime that needs no further thread once it is there.
+///
+/// A blocking task without an idle thread wants a new one, and panics where the system refuses it.
+/// So one thread is there from the beginning, and stays.
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().map_err(failed)
+    const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+    // The runtime panics without threads. This says why.
+    let spare = || std::thread::Builder::new().spawn(|| ());
+    let spares = [spare().map_err(failed)?, spare().map_err(failed)?];
+    spares.into_iter().for_each(|spare| drop(spare.join()));
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime =
+        builder.worker_threads(1).thread_keep_alive(FOR_EVER).enable_all().build().map_err(failed)?;
+    runtime.block_on(runtime.spawn_blocking(|| ())).map_err(failed)?;
+    Ok(runtime)
 }
 
 fn style(stream: &impl IsTerminal) -> Style {
