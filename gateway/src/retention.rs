@@ -127,6 +127,8 @@ pub(crate) struct Retained {
     /// Locked for as long as the mapping is in use, if the process before has ended.
     file: Arc<File>,
     is_locked: bool,
+    /// The process before has it, and goes on with it if this one fails.
+    takes_over: bool,
 }
 
 impl Retained {
@@ -165,14 +167,19 @@ pub struct RetainedFiles(Vec<Vec<Result<Retained, NoRetention>>>);
 
 impl RetainedFiles {
     /// Opens what there is to be, before privileges are given up. What is in the way of it is
-    /// logged: flows then survive lost sessions only. `takes_over`: the process before still has
-    /// it.
+    /// logged: flows then survive lost sessions only.
     #[must_use]
-    pub fn open(gateway: &config::Gateway, takes_over: bool) -> Self {
+    pub fn open(gateway: &config::Gateway, before: &Predecessor) -> Self {
         let of_threads = |view: &config::Gateway| {
-            (0..view.data_plane.threads).map(|thread| open(view, thread, takes_over)).collect()
+            (0..view.data_plane.threads).map(|thread| open(view, thread, before)).collect()
         };
         Self(gateway.views().iter().map(of_threads).collect())
+    }
+
+    /// Returns the files that this process has.
+    pub(crate) fn ids(&self) -> Vec<FileId> {
+        let metadata = |retained: &Retained| retained.file.metadata().ok();
+        self.0.iter().flatten().flatten().filter_map(metadata).map(|found| FileId::of(&found)).collect()
     }
 
     /// Hands out a thread's memory towards a peer, once.
@@ -197,17 +204,48 @@ impl RetainedFiles {
     }
 }
 
+/// A file, whatever its name: device and file number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FileId(u64, u64);
+
+impl FileId {
+    fn of(found: &Metadata) -> Self {
+        Self(found.dev(), found.ino())
+    }
+}
+
+/// The process whose place this one takes, which has its files until then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Predecessor {
+    /// There is none.
+    None,
+    /// It has these files. Another one that is in use is another gateway's.
+    Has(Vec<FileId>),
+    /// It is of a version that does not say which files it has.
+    Unknown,
+}
+
+impl Predecessor {
+    fn has(&self, file: &Metadata) -> bool {
+        match self {
+            Self::None => false,
+            Self::Has(files) => files.contains(&FileId::of(file)),
+            Self::Unknown => true,
+        }
+    }
+}
+
 /// How often a process that took over tries to lock its files.
 const LOCK_AFTER: Duration = Duration::from_millis(100);
 
 /// The consequence of a file that is not there, in the log.
 const CONSEQUENCE: &str = "long messages end if this process is killed";
 
-fn open(gateway: &config::Gateway, thread: u8, takes_over: bool) -> Result<Retained, NoRetention> {
+fn open(gateway: &config::Gateway, thread: u8, before: &Predecessor) -> Result<Retained, NoRetention> {
     let peer = &gateway.peer.name;
     let (name, size) = file_of(gateway, thread);
     let opened = match directory_of(gateway) {
-        Some(directory) => aside::open(&directory, &name, size, takes_over),
+        Some(directory) => aside::open(&directory, &name, size, before),
         None => Err(NoRetention::Nowhere),
     };
     opened.inspect_err(|error| match error {
@@ -256,7 +294,7 @@ fn free_on(system: &StatFs) -> Option<u64> {
     (system.f_blocks > 0).then_some(free)
 }
 
-fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Result<Retained, NoRetention> {
+fn open_file(directory: &Path, name: &str, size: u64, before: &Predecessor) -> Result<Retained, NoRetention> {
     let path = directory.join(name);
     let wrong = |error: io::Error| NoRetention::File(path.clone(), error.to_string());
     let system = in_memory(directory)?;
@@ -269,6 +307,7 @@ fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Resul
         return Err(NoRetention::NotOurs(path));
     }
     let is_locked = flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive).is_ok();
+    let takes_over = before.has(&found);
     if !is_locked && !takes_over {
         return Err(NoRetention::InUse(path));
     }
@@ -289,7 +328,7 @@ fn open_file(directory: &Path, name: &str, size: u64, takes_over: bool) -> Resul
         });
     }
     let mapping = Mapping::new(file.as_fd(), usize::try_from(size).unwrap_or(0)).map_err(wrong)?;
-    Ok(Retained { mapping, name: name.to_owned(), file: Arc::new(file), is_locked })
+    Ok(Retained { mapping, name: name.to_owned(), file: Arc::new(file), is_locked, takes_over })
 }
 
 /// Gives the file its size, and returns that. `found`: its size so far.
@@ -345,7 +384,7 @@ pub(crate) mod tests {
     #[test]
     fn what_a_process_wrote_is_there_for_the_next() {
         let folder = folder();
-        let open = || open_file(folder.path(), "x", 1 << 16, false);
+        let open = || open_file(folder.path(), "x", 1 << 16, &Predecessor::None);
         let mut memory = open().unwrap();
         memory.as_mut()[40_000] = 7;
         assert!(matches!(open(), Err(NoRetention::InUse(_))), "one has it");
@@ -356,15 +395,22 @@ pub(crate) mod tests {
     #[test]
     fn a_process_that_takes_over_maps_the_same() {
         let folder = folder();
-        let mut before = open_file(folder.path(), "x", 1 << 16, false).unwrap();
+        let mut before = open_file(folder.path(), "x", 1 << 16, &Predecessor::None).unwrap();
         before.as_mut()[1] = 9;
-        for size in [1 << 16, 1 << 15, 1 << 17] {
-            let after = open_file(folder.path(), "x", size, true).unwrap();
-            assert_eq!((after.as_ref()[1], after.as_ref().len()), (9, 1 << 16), "{size}");
+        let ids = RetainedFiles(vec![vec![Err(NoRetention::Nowhere)]]).ids();
+        let refused = open_file(folder.path(), "x", 1 << 16, &Predecessor::Has(ids));
+        assert!(matches!(refused, Err(NoRetention::InUse(_))), "another gateway has it");
+        let files = RetainedFiles(vec![vec![Ok(before)]]);
+        let predecessor = Predecessor::Has(files.ids());
+        for predecessor in [&predecessor, &Predecessor::Unknown] {
+            for size in [1 << 16, 1 << 15, 1 << 17] {
+                let after = open_file(folder.path(), "x", size, predecessor).unwrap();
+                assert_eq!((after.as_ref()[1], after.as_ref().len()), (9, 1 << 16), "{size}");
+            }
         }
-        drop(before);
+        drop(files);
         // Nobody has locked it. It is not cut all the same.
-        let after = open_file(folder.path(), "x", 1 << 15, true).unwrap();
+        let after = open_file(folder.path(), "x", 1 << 15, &predecessor).unwrap();
         assert_eq!(after.as_ref().len(), 1 << 16);
     }
 
@@ -372,7 +418,7 @@ pub(crate) mod tests {
     fn a_start_with_another_size_has_that_size() {
         let folder = folder();
         for size in [1 << 16, 1 << 15, 1 << 17] {
-            let opened = open_file(folder.path(), "x", size, false).unwrap();
+            let opened = open_file(folder.path(), "x", size, &Predecessor::None).unwrap();
             assert_eq!((opened.as_ref().len() as u64, opened.name()), (size, "x"));
         }
     }
@@ -380,23 +426,24 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_process_that_took_over_locks_the_file_when_the_one_before_has_ended() {
         let folder = folder();
-        let open = |takes_over| open_file(folder.path(), "x", 1 << 16, takes_over);
-        let before = open(false).unwrap();
-        let after = RetainedFiles(vec![vec![Ok(open(true).unwrap())]]);
+        let open = |before| open_file(folder.path(), "x", 1 << 16, &before);
+        let before = open(Predecessor::None).unwrap();
+        let after = RetainedFiles(vec![vec![Ok(open(Predecessor::Unknown).unwrap())]]);
         let locked = tokio::spawn(after.lock());
         tokio::time::sleep(LOCK_AFTER * 3).await;
         assert!(!locked.is_finished());
         drop(before);
         locked.await.unwrap();
-        assert!(matches!(open(false), Err(NoRetention::InUse(_))));
+        assert!(matches!(open(Predecessor::None), Err(NoRetention::InUse(_))));
     }
 
     #[test]
     fn a_file_that_others_made_or_may_open_is_refused() {
         let folder = folder();
         let path = folder.path().join("x");
-        let refused =
-            || matches!(open_file(folder.path(), "x", 1 << 16, false), Err(NoRetention::NotOurs(_)));
+        let refused = || {
+            matches!(open_file(folder.path(), "x", 1 << 16, &Predecessor::None), Err(NoRetention::NotOurs(_)))
+        };
         std::fs::write(&path, "theirs").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(refused());
@@ -408,17 +455,20 @@ pub(crate) mod tests {
         assert!(!refused());
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
-        assert!(matches!(open_file(folder.path(), "x", 1 << 16, false), Err(NoRetention::File(..))));
+        assert!(matches!(
+            open_file(folder.path(), "x", 1 << 16, &Predecessor::None),
+            Err(NoRetention::File(..))
+        ));
     }
 
     #[test]
     fn a_disk_is_refused_and_so_is_more_than_there_is_room_for() {
         let on_disk = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
-        let refused = open_file(on_disk.path(), "x", 1 << 16, false);
+        let refused = open_file(on_disk.path(), "x", 1 << 16, &Predecessor::None);
         assert!(matches!(refused, Err(NoRetention::OnDisk(_))));
         assert_eq!(std::fs::read_dir(on_disk.path()).unwrap().count(), 0, "nothing is left there");
         let folder = folder();
-        let refused = open_file(folder.path(), "x", 1 << 60, false);
+        let refused = open_file(folder.path(), "x", 1 << 60, &Predecessor::None);
         assert!(matches!(refused, Err(NoRetention::NoRoom { .. } | NoRetention::File(..))));
     }
 }

@@ -242,8 +242,6 @@ impl Running {
         loop {
             tokio::select! {
                 _ = &mut stop, if !self.withdrawal.has_begun() => {
-                    // Whoever is about to take over would go on with a gateway that is to end.
-                    preparing = None;
                     self.withdrawal.begin(&self.telemetries, tokio::time::Instant::now());
                 }
                 () = self.withdrawal.end() => return Ok(End::Asked),
@@ -254,11 +252,17 @@ impl Running {
                     // Whoever asked may not have waited.
                     let _ = reply.send(self.reload().await);
                 }
-                Some(claimant) = heirs.recv(), if preparing.is_none() && !self.withdrawal.has_begun() => {
-                    preparing = self.greet(claimant).await;
+                Some(claimant) = heirs.recv(), if preparing.is_none() => {
+                    match self.withdrawal.has_begun() {
+                        true => handover::turn_away(claimant, handover::STOPPING.to_owned()),
+                        false => preparing = self.greet(claimant).await,
+                    }
                 }
                 (prepared, place) = handover::prepared(&mut preparing) => {
-                    if let Some(giver) = self.hand_over(prepared).await {
+                    // Whoever takes over would go on with a gateway that is to end.
+                    if self.withdrawal.has_begun() {
+                        prepared.into_iter().for_each(|mut giver| giver.refuse(handover::STOPPING));
+                    } else if let Some(giver) = self.hand_over(prepared).await {
                         return Ok(End::Taken(giver));
                     }
                     drop(place);
@@ -317,7 +321,7 @@ async fn set_up(
     let telemetries: Vec<_> = peers.iter().map(|peer| Arc::clone(&peer.telemetry)).collect();
     let teller = Teller { notifier, telemetries: &telemetries, is_patient: heir.is_none() };
     let bind = || bind_controls(&gateway, &peers, (&identity, &key_log), heir.as_mut());
-    let mut legacy = Legacy::new(&gateway, notifier);
+    let mut legacy = Legacy::new(&gateway, notifier, &retained);
     let Some((controls, sockets)) = patience::until_there(stop, &teller, bind).await? else {
         return Ok(None);
     };
@@ -331,16 +335,17 @@ async fn set_up(
         .map(|nth| resources.iter().filter_map(|thread| thread.peers.get(nth)).map(sightings_of).collect())
         .collect();
     let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
-    let told = (notifier, telemetries.as_slice(), announce);
-    let controls = match heir {
-        Some(heir) => takeover::take_over(heir, most_of(&peers), &threads, controls, told)?,
-        None => threads.begin_anew().map(|()| controls)?,
-    };
-    guard.own();
+    // Whatever may fail comes before the process before ends.
     let mut choosers = Vec::new();
     for ((workers, sightings), telemetry) in workers.iter().zip(sightings).zip(&telemetries) {
         choosers.push(workers.choose(sightings, Arc::clone(telemetry))?);
     }
+    let told = (notifier, telemetries.as_slice(), announce);
+    let controls = match heir {
+        Some(heir) => takeover::take_over(heir, &limits_of(&peers), &threads, controls, told)?,
+        None => threads.begin_anew().map(|()| controls)?,
+    };
+    guard.own();
     let (listener, (admins, serving)) = (doors.renewal(&telemetries), doors.serve(&peers, &requests)?);
     tell_start(&gateway, &telemetries, notifier);
     let stopping = watch::Sender::new(Stop::No);
@@ -383,10 +388,13 @@ fn supervise(
     (tasks, asks)
 }
 
-/// Returns the bytes of memory that all these take at most.
-fn most_of(peers: &[Towards]) -> usize {
+/// Returns what may be taken over of another process.
+fn limits_of(peers: &[Towards]) -> takeover::Limits {
     let settings = |peer: &Towards| settings(&peer.gateway, &Arc::new(peer.policy.clone()), MAX_PACKET);
-    peers.iter().map(|peer| settings(peer).most_memory()).sum()
+    takeover::Limits {
+        memory: peers.iter().map(|peer| settings(peer).most_memory()).sum(),
+        resume_for: peers.iter().map(|peer| peer.gateway.peer.resume_for.get()).collect(),
+    }
 }
 
 fn sightings_of(peer: &PeerResources) -> watch::Receiver<PathSnapshot> {

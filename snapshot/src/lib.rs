@@ -62,8 +62,8 @@ pub enum Refused {
     /// The state breaks the format, or itself.
     #[error("the snapshot's content: {0}")]
     Content(String),
-    /// It is for other settings.
-    #[error("the snapshot was taken with another `{0}`")]
+    /// It is for other settings: names one by its key in the operator's file.
+    #[error("`{0}` is another one here: that takes a restart")]
     Setting(&'static str),
 }
 

@@ -19,7 +19,7 @@ use crate::causes::chain;
 use crate::key_log::KeyLogFile;
 use crate::logs::Logs;
 use crate::requests::{self, Requests};
-use crate::retention::RetainedFiles;
+use crate::retention::{Predecessor, RetainedFiles};
 use crate::run::{self, Files};
 use crate::service::Notifier;
 use crate::{check, descriptors, privileges};
@@ -84,9 +84,10 @@ impl GatewayArgs {
         let notifier = Notifier::from_environment().map_err(|error| {
             failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
         })?;
+        let before = heir.as_ref().map_or(Predecessor::None, |heir| heir.stand().predecessor());
         let watchdog = heir.as_ref().and_then(|heir| heir.stand().watchdog);
         let notifier = Arc::new(notifier.with_watchdog(watchdog));
-        let retained = RetainedFiles::open(&gateway, heir.is_some());
+        let retained = RetainedFiles::open(&gateway, &before);
         give_up_privileges(&gateway)?;
         let key_log = key_log.map(KeyLogFile::start).transpose().map_err(failed)?;
         let (announce, announced) = self.take_over.announcer().unzip();

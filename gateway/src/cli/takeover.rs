@@ -53,6 +53,7 @@ impl TakeOverArgs {
         let mut heir = Heir::connect(&path).map_err(not_taken)?;
         if self.if_replaced && heir.stand().executable == executable() {
             self.say("the running gateway is this very program: nothing to do").map_err(output_failed)?;
+            heir.leave();
             return Ok(None);
         }
         heir.check(gateway).inspect_err(|why| heir.refuse(&chain(why))).map_err(not_taken)?;

@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use splice::retention::{HEAD, MOST_FATAL_READS, fatal_reads};
 
-use super::{NoRetention, Retained, open_file};
+use super::{NoRetention, Predecessor, Retained, open_file};
 
 /// Why a file is not read.
 #[derive(Debug, thiserror::Error)]
@@ -28,11 +28,11 @@ pub(super) fn open(
     directory: &Path,
     name: &str,
     size: u64,
-    takes_over: bool,
+    before: &Predecessor,
 ) -> Result<Retained, NoRetention> {
-    let opened = open_file(directory, name, size, takes_over)?;
+    let opened = open_file(directory, name, size, before)?;
     // The process before goes on if this one fails.
-    let Some(why) = (!takes_over).then(|| unreadable(&opened)).flatten() else { return Ok(opened) };
+    let Some(why) = (!opened.takes_over).then(|| unreadable(&opened)).flatten() else { return Ok(opened) };
     let path = directory.join(name);
     let aside = directory.join(format!("{name}.unreadable"));
     let failed = |error: io::Error| NoRetention::File(path.clone(), error.to_string());
@@ -45,11 +45,11 @@ pub(super) fn open(
         "whatever the process before retained in this file is lost, and long messages that were under way \
          end: the file is put aside, and may be deleted"
     );
-    open_file(directory, name, size, false).or_else(|error| match error {
+    open_file(directory, name, size, &Predecessor::None).or_else(|error| match error {
         NoRetention::NoRoom { .. } => {
             tracing::warn!(file = %aside.display(), "it is deleted, to make room for its successor");
             std::fs::remove_file(&aside).map_err(failed)?;
-            open_file(directory, name, size, false)
+            open_file(directory, name, size, &Predecessor::None)
         }
         error => Err(error),
     })
@@ -97,14 +97,14 @@ mod tests {
     #[test]
     fn a_file_whose_readers_die_is_put_aside() {
         if let Some(folder) = std::env::var_os(READER) {
-            let file = open(Path::new(&folder), "x", SIZE, false).unwrap();
+            let file = open(Path::new(&folder), "x", SIZE, &Predecessor::None).unwrap();
             cut(&Path::new(&folder).join("x"), 4096);
             drop(read(file));
             unreachable!("it cannot be read");
         }
         let folder = folder();
         let path = folder.path().join("x");
-        drop(read(open(folder.path(), "x", SIZE, false).unwrap()));
+        drop(read(open(folder.path(), "x", SIZE, &Predecessor::None).unwrap()));
         for reader in 0..MOST_FATAL_READS {
             let name = "retention::aside::tests::a_file_whose_readers_die_is_put_aside";
             let mut command = Command::new(std::env::current_exe().unwrap());
@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "{reader}");
             cut(&path, SIZE);
         }
-        let file = open(folder.path(), "x", SIZE, false).unwrap();
+        let file = open(folder.path(), "x", SIZE, &Predecessor::None).unwrap();
         let head = |bytes: &[u8]| fatal_reads(&bytes[..HEAD]);
         assert_eq!(head(file.as_ref()), 0);
         let aside = folder.path().join("x.unreadable");
@@ -126,7 +126,7 @@ mod tests {
     fn a_file_that_the_machine_cannot_read_is_put_aside_at_once() {
         let folder = folder();
         let path = folder.path().join("x");
-        let file = open(folder.path(), "x", SIZE, false).unwrap();
+        let file = open(folder.path(), "x", SIZE, &Predecessor::None).unwrap();
         assert!(unreadable(&file).is_none());
         cut(&path, 4096);
         assert!(matches!(unreadable(&file), Some(Unreadable::Page(_))));

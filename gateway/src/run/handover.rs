@@ -23,8 +23,9 @@ use super::{RunError, Running};
 use crate::events::EventKind;
 use crate::plane::Frozen;
 use crate::requests::Claimant;
+use crate::retention::RetainedFiles;
 use crate::service::Notifier;
-use crate::upgrade::{Broken, Giver, Place, STAND_STILL, Stand, Waiting, control_group, executable};
+use crate::upgrade::{Broken, Channel, Giver, Place, STAND_STILL, Stand, Waiting, control_group, executable};
 
 /// How long a session may take until it stands still.
 const STANDING: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ pub(super) struct Legacy {
 }
 
 impl Legacy {
-    pub(super) fn new(gateway: &config::Gateway, notifier: &Notifier) -> Self {
+    pub(super) fn new(gateway: &config::Gateway, notifier: &Notifier, retained: &RetainedFiles) -> Self {
         let stand = Stand {
             // Both as agreed on.
             protocol: 0,
@@ -54,6 +55,7 @@ impl Legacy {
             threads: gateway.data_plane.threads,
             sockets: 0,
             waiting: Vec::new(),
+            retained: Some(retained.ids()),
         };
         Self { stand, sockets: Vec::new(), gates: Vec::new() }
     }
@@ -85,6 +87,21 @@ impl Legacy {
 /// A process that prepares itself to take over.
 pub(super) type Preparing = (JoinHandle<Result<Giver, Broken>>, OwnedSemaphorePermit);
 
+/// Why nobody takes over from a gateway that is to end.
+pub(super) const STOPPING: &str = "the running gateway was told to stop";
+
+/// Tells who wants to take over why that cannot be.
+pub(super) fn turn_away(claimant: Claimant, why: String) {
+    let Claimant { stream, place } = claimant;
+    // Writing to it may block for a while.
+    drop(spawn_blocking(move || {
+        if let Ok(mut channel) = Channel::new(stream, Duration::from_secs(1)) {
+            channel.refuse(&why);
+        }
+        drop(place);
+    }));
+}
+
 /// Waits for a process that prepares itself, for ever if there is none.
 pub(super) async fn prepared(
     preparing: &mut Option<Preparing>,
@@ -112,6 +129,7 @@ impl Running {
             Ok(lent) => lent,
             Err(error) => {
                 warn!(%error, "no process can take over: sockets cannot be copied");
+                turn_away(Claimant { stream, place }, format!("its sockets cannot be copied: {error}"));
                 return None;
             }
         };
@@ -232,7 +250,7 @@ async fn hold_all(asks: &[mpsc::Sender<Ask>]) -> (Result<Claims, String>, Vec<on
         }
     }
     if claims.len() < asks.len() {
-        return (Err("the gateway is stopping".to_owned()), verdicts);
+        return (Err(STOPPING.to_owned()), verdicts);
     }
     (Ok(claims), verdicts)
 }

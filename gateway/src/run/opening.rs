@@ -167,7 +167,7 @@ pub(super) fn open_bulk(
                 let socket = match &mut heir {
                     None => steering::bind_lane(lane, nth == 0, !is_one).map_err(failed(lane))?,
                     Some(heir) => {
-                        takeover::socket(heir, Place::Bulk(nth, part.thread, further), "a lane", lane)?
+                        takeover::socket(heir, Place::Bulk(nth, part.thread, further), "wan.lanes", lane)?
                     }
                 };
                 bulk.add_lane_by(socket).map_err(failed(lane))?;

@@ -29,7 +29,17 @@ pub(super) fn socket(
     what: &'static str,
     address: SocketAddr,
 ) -> Result<UdpSocket, NotTaken> {
-    let socket = heir.take(place).ok_or_else(|| NotTaken::Unable(format!("it has no socket for {what}")))?;
+    taken_socket(heir, place, what, address).inspect_err(|why| heir.refuse(&crate::causes::chain(why)))
+}
+
+fn taken_socket(
+    heir: &mut Heir,
+    place: Place,
+    what: &'static str,
+    address: SocketAddr,
+) -> Result<UdpSocket, NotTaken> {
+    let none = || NotTaken::Unable(format!("it has no socket {address} for {what}: that takes a restart"));
+    let socket = heir.take(place).ok_or_else(none)?;
     let there = SockRef::from(&socket).local_addr().ok().and_then(|there| there.as_socket());
     if there != Some(address) {
         let there = there.map_or_else(|| "unknown".to_owned(), |there| there.to_string());
@@ -60,7 +70,7 @@ pub(super) fn admin_listener(heir: &mut Heir, address: SocketAddr) -> Option<Tcp
 /// The old process goes on.
 pub(super) fn take_over(
     mut heir: Heir,
-    most: usize,
+    limits: &Limits,
     threads: &Threads,
     controls: Vec<Control>,
     (notifier, telemetries, announce): Told<'_>,
@@ -68,7 +78,7 @@ pub(super) fn take_over(
     heir.await_copied()?;
     threads.prepare()?;
     let begun = Instant::now();
-    let taken = take(&mut heir, most, threads);
+    let taken = take(&mut heir, limits, threads);
     let (claims, restored, rooms) = taken.inspect_err(|why| heir.refuse(&crate::causes::chain(why)))?;
     heir.conclude()?;
     // From here on nobody else has them.
@@ -94,6 +104,28 @@ pub(super) fn take_over(
     Ok(controls)
 }
 
+/// Limits by this process's files for what may be taken over.
+pub(super) struct Limits {
+    /// Bytes of all snapshots at most.
+    pub(super) memory: usize,
+    /// How long each peer's flows wait for a session to go on.
+    pub(super) resume_for: Vec<Duration>,
+}
+
+impl Limits {
+    /// A session that is handed over is gone on with by another one. With no time for that its
+    /// flows would end.
+    fn admit(&self, claims: &Claims) -> Result<(), NotTaken> {
+        let ends = |(claim, time): (&Option<_>, &Duration)| claim.is_some() && time.is_zero();
+        if claims.iter().zip(&self.resume_for).any(ends) {
+            let why = "peer.resume_for is 0 s in the files, and flows would end with their session: that takes \
+                       a restart";
+            return Err(NotTaken::State(why.to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// Who hears of it: the service manager, the events, whoever started this process.
 type Told<'a> = (&'a Arc<Notifier>, &'a [Arc<Telemetry>], Option<oneshot::Sender<String>>);
 
@@ -101,10 +133,11 @@ type Claims = Vec<Option<session::resumption::Resumption>>;
 
 fn take(
     heir: &mut Heir,
-    most: usize,
+    limits: &Limits,
     threads: &Threads,
 ) -> Result<(Claims, Restored, Vec<Arc<Room>>), RunError> {
-    let Given { claims, parts } = heir.receive(most)?;
+    let Given { claims, parts } = heir.receive(limits.memory)?;
+    limits.admit(&claims)?;
     let rooms = parts.iter().filter_map(Part::room).map(Arc::clone).collect();
     let are_held: Vec<_> = claims.iter().map(Option::is_some).collect();
     let restored = threads.restore(parts, &are_held)?;

@@ -39,6 +39,12 @@ pub enum NotTaken {
         #[source]
         source: io::Error,
     },
+    /// Somebody is there, and says nothing.
+    #[error("the gateway at {} does not answer in time", path.display())]
+    Silent {
+        /// Its admin socket.
+        path: PathBuf,
+    },
     /// Somebody else is there.
     #[error("{} is user {uid}'s, who is neither this one nor root", path.display())]
     Stranger {
@@ -51,7 +57,7 @@ pub enum NotTaken {
     #[error("the running gateway does not hand over: {0}")]
     Unable(String),
     /// It broke off.
-    #[error("the running gateway goes on: {0}")]
+    #[error("nothing was taken over: {0}")]
     Broken(#[from] Broken),
     /// The files differ in what an upgrade cannot change.
     #[error("{what} is {here} in the files and {there} in the running gateway: that takes a restart")]
@@ -64,12 +70,12 @@ pub enum NotTaken {
         there: String,
     },
     /// A state cannot be gone on with.
-    #[error("the running gateway goes on: its state cannot be taken over: {0}")]
+    #[error("the state of the running gateway cannot be taken over: {0}")]
     State(String),
 }
 
 /// The new process's end of a take-over. Each step blocks, for a bounded time. Dropped, it leaves
-/// the old process in charge.
+/// the old process in charge, and says so.
 #[derive(Debug)]
 pub struct Heir {
     channel: Channel,
@@ -77,6 +83,16 @@ pub struct Heir {
     sockets: BTreeMap<Place, OwnedFd>,
     /// Shared memory by thread and peer.
     rooms: BTreeMap<(u8, u8), Arc<Room>>,
+    state: State,
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The old process waits for what comes next.
+    Claiming,
+    /// It needs no further word.
+    Over,
 }
 
 /// The flows of the old process.
@@ -156,7 +172,11 @@ impl Heir {
             return Err(NotTaken::Stranger { path: path.to_owned(), uid: there.uid.as_raw() });
         }
         stream.set_read_timeout(Some(Duration::from_secs(5))).map_err(nobody)?;
-        ask(&mut stream).map_err(nobody)?.map_err(NotTaken::Unable)?;
+        let silent = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => NotTaken::Silent { path: path.to_owned() },
+            _ => nobody(error),
+        };
+        ask(&mut stream).map_err(silent)?.map_err(NotTaken::Unable)?;
         let mut channel = Channel::new(stream, PREPARE).map_err(nobody)?;
         let hello =
             Hello { protocol: PROTOCOL, snapshot: SNAPSHOTS, build: env!("CARGO_PKG_VERSION").to_owned() };
@@ -171,7 +191,7 @@ impl Heir {
             let socket = socket.ok_or_else(|| Broken::Protocol("no socket".to_owned()))?;
             sockets.insert(place, socket);
         }
-        Ok(Self { channel, stand, sockets, rooms: BTreeMap::new() })
+        Ok(Self { channel, stand, sockets, rooms: BTreeMap::new(), state: State::Claiming })
     }
 
     /// Returns what the old process is.
@@ -300,11 +320,19 @@ impl Heir {
     /// The old process goes on, or has ended.
     pub fn conclude(&mut self) -> Result<(), NotTaken> {
         self.channel.send(Kind::HaveIt, &[])?;
-        Ok(self.channel.expect(Kind::Yours)?)
+        self.channel.expect(Kind::Yours)?;
+        self.state = State::Over;
+        Ok(())
+    }
+
+    /// Leaves without a word: there was nothing to do.
+    pub fn leave(mut self) {
+        self.state = State::Over;
     }
 
     /// Says that the old process may end.
     pub fn dismiss(mut self) {
+        self.state = State::Over;
         self.channel.set_patience(Duration::from_secs(1));
         // It ends in any case.
         let _ = self.channel.send(Kind::Running, &[]);
@@ -312,8 +340,17 @@ impl Heir {
 
     /// Says why the old process has to go on.
     pub fn refuse(&mut self, why: &str) {
+        self.state = State::Over;
         self.channel.set_patience(Duration::from_secs(1));
         self.channel.refuse(why);
+    }
+}
+
+impl Drop for Heir {
+    fn drop(&mut self) {
+        if self.state == State::Claiming {
+            self.refuse("it could not begin, and says why in its own log");
+        }
     }
 }
 

@@ -43,6 +43,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::retention::{FileId, Predecessor};
+
 pub use channel::{Broken, Channel};
 pub use giver::{Giver, Offer};
 pub use heir::{Given, Heir, NotTaken, Part};
@@ -106,6 +108,17 @@ pub struct Stand {
     /// The bytes that wait in each thread towards each peer.
     #[serde(default)]
     pub waiting: Vec<Waiting>,
+    /// The files in which it retains what is to outlive it. An older version does not say.
+    #[serde(default)]
+    pub retained: Option<Vec<FileId>>,
+}
+
+impl Stand {
+    /// Returns the process as the owner of its files.
+    #[must_use]
+    pub fn predecessor(&self) -> Predecessor {
+        self.retained.clone().map_or(Predecessor::Unknown, Predecessor::Has)
+    }
 }
 
 /// The purpose of a socket.

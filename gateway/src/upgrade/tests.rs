@@ -96,6 +96,7 @@ fn stand() -> Stand {
         threads: 2,
         sockets: 0,
         waiting: vec![Waiting { thread: 1, peer: 0, bytes: 1 << 20 }],
+        retained: None,
     }
 }
 
@@ -327,4 +328,14 @@ proptest! {
         drop(heir);
         old.join().unwrap();
     }
+}
+
+/// A gateway that is stopped, for instance: nobody else is to be looked for.
+#[test]
+fn a_gateway_that_does_not_answer_is_told_from_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("admin.sock");
+    assert!(matches!(Heir::connect(&path), Err(NotTaken::Nobody { .. })));
+    let _silent = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert!(matches!(Heir::connect(&path), Err(NotTaken::Silent { .. })));
 }

@@ -207,6 +207,23 @@ impl Stranger {
     }
 }
 
+/// While routes go elsewhere, and after: the claimant hears why.
+#[test]
+fn nobody_takes_over_from_a_gateway_that_is_to_end() {
+    let pair = Pair::start_otherwise(1, |plan| "withdraw = \"20 s\"".clone_into(&mut plan.limits));
+    let path = pair.testbed.folder().join("a.sock");
+    let mut early = Heir::connect(&path).unwrap();
+    let pid = Pid::from_raw(pair.testbed.pid(Site::A).cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    wait_until("it does not withdraw", &|| pair.status(Site::A).surroundings.stopping_for.is_some());
+    let is_told = |why: &NotTaken| matches!(why, NotTaken::Broken(Broken::Refused(why)) if why.contains("told to stop"));
+    let refused = early.receive(1 << 20).unwrap_err();
+    assert!(is_told(&refused), "{refused}");
+    drop(early);
+    // The place is free as soon as the other connection's end is seen.
+    wait_until("a later one does not hear why", &|| Heir::connect(&path).is_err_and(|why| is_told(&why)));
+}
+
 /// As an operator does it: the command ends, and the gateway that it started goes on.
 #[test]
 fn the_command_starts_a_gateway_that_outlives_it() {
@@ -225,11 +242,27 @@ fn the_command_starts_a_gateway_that_outlives_it() {
     let (code, out, err) = upgrade(&["--if-replaced"]);
     assert!(code == Some(0) && out.contains("is this very program: nothing to do"), "{out}{err}");
     let text = std::fs::read_to_string(&file).unwrap();
-    std::fs::write(&file, text.replace("threads = 1", "threads = 2")).unwrap();
-    let (code, out, err) = upgrade(&[]);
-    assert!(code == Some(1) && out.is_empty(), "{out}{err}");
-    let words = "data_plane.threads is 2 in the files and 1 in the running gateway: that takes a restart";
-    assert!(err.contains(words) && err.contains("it goes on"), "{err}");
+    // Whatever takes a restart is named by its key, and no flow ends of the attempt.
+    for (from, to, words) in [
+        ("threads = 1", "threads = 2", "data_plane.threads is 2 in the files and 1 in the running gateway"),
+        ("rate = \"400", "rate = \"401", "`peer.rate` is another one here: that takes a restart"),
+        ("lanes = 1", "lanes = 2", "for wan.lanes: that takes a restart"),
+        (
+            "resume_for = \"",
+            "resume_for = \"0 s\" #\"",
+            "peer.resume_for is 0 s in the files, and flows would",
+        ),
+    ] {
+        let changed = text.replace(from, to);
+        assert_ne!(changed, text, "{from}");
+        std::fs::write(&file, changed).unwrap();
+        let told = || pair.testbed.fetch(Site::A, "/events").unwrap().matches("upgrade_failed").count();
+        let before = told();
+        let (code, out, err) = upgrade(&[]);
+        assert!(code == Some(1) && out.is_empty(), "{to}: {out}{err}");
+        assert!(err.contains(words) && err.contains("it goes on"), "{to}: {err}");
+        wait_until("the refusal is no event", &|| told() > before);
+    }
     std::fs::write(&file, text).unwrap();
     let (client, server) = pair.transfer(Limit::Messages(2000));
     wait_until("the transfer does not start", &|| done(&client) > 30);

@@ -170,14 +170,14 @@ fn a_snapshot_that_does_not_fit_is_refused_by_name() {
         Gateway::restore(settings, snapshot, now).err().map(|refused| refused.to_string())
     };
     assert_eq!(refusal(kept_settings(), &snapshot), None);
-    let other = |name: &str| Some(format!("the snapshot was taken with another `{name}`"));
+    let other = |name: &str| Some(format!("`{name}` is another one here: that takes a restart"));
     let settings = kept_settings();
     let flows = Settings { flows: 99, ..kept_settings() };
     let lanes = Settings { lanes: 2, ..kept_settings() };
     let rate = Settings { rate: settings.rate + 1, ..settings };
-    assert_eq!(refusal(flows, &snapshot), other("flows"));
-    assert_eq!(refusal(lanes, &snapshot), other("lanes"));
-    assert_eq!(refusal(rate, &snapshot), other("rate"));
+    assert_eq!(refusal(flows, &snapshot), other("limits.flows"));
+    assert_eq!(refusal(lanes, &snapshot), other("wan.lanes"));
+    assert_eq!(refusal(rate, &snapshot), other("peer.rate"));
     // Whatever changes on the way.
     for place in (0..snapshot.len()).step_by(101) {
         let mut changed = snapshot.clone();

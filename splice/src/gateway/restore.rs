@@ -40,12 +40,11 @@ impl Sizes {
     /// The name of the first that is another one here.
     fn differs(&self, here: &Self) -> Option<&'static str> {
         let pairs = [
-            ("max_packet", self.max_packet == here.max_packet),
-            ("base_packet", self.base_packet == here.base_packet),
-            ("rate", self.rate == here.rate),
-            ("lanes", self.lanes == here.lanes),
-            ("total_buffer", self.total_buffer == here.total_buffer),
-            ("flows", self.flows == here.flows),
+            ("wan.mtu", self.max_packet == here.max_packet && self.base_packet == here.base_packet),
+            ("peer.rate", self.rate == here.rate),
+            ("wan.lanes", self.lanes == here.lanes),
+            ("limits.total_buffer", self.total_buffer == here.total_buffer),
+            ("limits.flows", self.flows == here.flows),
         ];
         pairs.into_iter().find(|(_, same)| !same).map(|(name, _)| name)
     }
