@@ -12,6 +12,7 @@ mod read;
 mod relay;
 mod replay;
 mod respond;
+mod rnr;
 mod room;
 mod rtt;
 mod said;
@@ -29,6 +30,7 @@ use self::peers::{Agreed, Peers};
 use self::read::Progress;
 use self::relay::Relay;
 use self::replay::Replays;
+use self::rnr::Rnr;
 use self::rtt::Rtt;
 use self::said::Said;
 use self::silence::{Excuse, Silence};
@@ -136,23 +138,6 @@ impl State {
     }
 }
 
-#[serde_with::serde_as]
-#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
-struct Rnr {
-    psn: Psn,
-    /// When the target first said so.
-    #[serde_as(as = "snapshot::At")]
-    since: Instant,
-    #[serde_as(as = "snapshot::At")]
-    until: Instant,
-    /// True while the RNR back-off timer runs.
-    waiting: bool,
-    /// How often it said so.
-    count: u32,
-    /// The requester is told, and has not tried again since.
-    shown: bool,
-}
-
 /// The requester towards the target's NIC.
 ///
 /// Driving it: [`handle_request`](Far::handle_request) and [`handle_replay`](Far::handle_replay)
@@ -171,9 +156,10 @@ struct Rnr {
 /// - **RNR NAK**: retried here. After [`FarConfig::rnr_local_retries`] of them in a row, and
 ///   [`FarConfig::rnr_local_time`], one is relayed, and the target is left alone until the
 ///   requester has tried again ([`retry`](Far::retry)); so each one relayed counts against its
-///   `rnr_retry`, and what it has given up is not done after all. One that takes RNR without end
-///   ([`set_terms`](Far::set_terms)) is told, too, but not waited for. However long that takes:
-///   when a requester is gone, the near side knows.
+///   `rnr_retry`, and what it has given up is not done after all. What may be nobody's any more is
+///   left to it at once ([`leave_to_requester`](Far::leave_to_requester)). One that takes RNR
+///   without end ([`set_terms`](Far::set_terms)) is told, too, but not waited for. However long
+///   that takes: when a requester is gone, the near side knows.
 /// - **Congestion** on the target's LAN, of which its NIC tells ([`slow_down`](Far::slow_down)),
 ///   slows the flow as DCQCN has it.
 /// - **Credits** for receives come with ACKs and answers as the target tells them. That it has room
@@ -529,8 +515,8 @@ impl<B: AsRef<[u8]>> Far<B> {
             State::Open | State::Rewinding | State::Refusing => {}
         }
         self.release(now);
-        if let Some(rnr) = self.rnr.as_mut().filter(|rnr| rnr.waiting) {
-            rnr.waiting = now < rnr.until;
+        if self.is_at_rnr() {
+            self.end_rnr_timer(now);
             self.expire_replay(now);
             return;
         }
@@ -558,18 +544,6 @@ impl<B: AsRef<[u8]>> Far<B> {
         if matches!(self.state, State::Fresh) {
             self.came.mtu.hint(terms.path_mtu);
         }
-    }
-
-    /// The requester has tried again what the target was not ready for.
-    pub fn retry(&mut self) {
-        if let Some(rnr) = &mut self.rnr {
-            rnr.shown = false;
-        }
-    }
-
-    /// The target is left alone until the requester tries again.
-    pub fn awaits_retry(&self) -> bool {
-        !self.agreed.is_patient() && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
     }
 
     /// How long to wait for the target before the next retry, or before giving up.

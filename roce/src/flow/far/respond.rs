@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use super::read::{self, aeth_for};
 use super::window::Advance;
-use super::{Failure, Far, NEARBY, RewrittenPacket, Rnr, State, Verdict, Why};
+use super::{Failure, Far, NEARBY, RewrittenPacket, State, Verdict, Why};
 use crate::pairing::Word;
-use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Psn, RnrTimer, Syndrome, Transport};
+use crate::wire::{Aeth, Bth, Ext, Kind, Nak, Opcode, Packet, Psn, Syndrome, Transport};
 
 impl<B: AsRef<[u8]>> Far<B> {
     /// A packet from the target.
@@ -158,7 +158,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     }
 
     /// The target has executed everything before `to`, which lies within what was sent.
-    fn acknowledged(&mut self, to: Psn, now: Instant) -> Advance {
+    pub(super) fn acknowledged(&mut self, to: Psn, now: Instant) -> Advance {
         let advance = self.window.advance(to);
         if advance.moved {
             self.progressed(now);
@@ -177,7 +177,13 @@ impl<B: AsRef<[u8]>> Far<B> {
 
     /// Relays an acknowledgement of everything before the oldest unacknowledged PSN, if that is
     /// news worth a record.
-    fn relay_progress(&mut self, packet: &Packet<'_>, advance: Advance, aeth: Aeth, now: Instant) -> Verdict {
+    pub(super) fn relay_progress(
+        &mut self,
+        packet: &Packet<'_>,
+        advance: Advance,
+        aeth: Aeth,
+        now: Instant,
+    ) -> Verdict {
         let una = self.window.una();
         let news = una.distance(self.relay.to());
         // While an answer is missing the MSN may count what it belongs to; that answer will
@@ -226,39 +232,6 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// No word of that one, however late, is about anything so far away.
     fn is_elsewhere(&self, psn: Psn) -> bool {
         psn.distance(self.window.una()) < -NEARBY || psn.distance(self.window.high()) > NEARBY
-    }
-
-    fn handle_rnr(&mut self, packet: &Packet<'_>, aeth: Aeth, timer: RnrTimer, now: Instant) -> Verdict {
-        let psn = packet.bth.psn;
-        self.stats.rnr_naks.one();
-        if psn.is_before(self.window.una()) || !psn.is_before(self.window.high()) {
-            return Verdict::Drop(Why::Unexpected);
-        }
-        let before = self.rnr.as_deref().copied().filter(|rnr| rnr.psn == psn);
-        self.said.confirm();
-        let advance = self.acknowledged(psn, now);
-        self.go_back(now);
-        self.silence.end();
-        if advance.blocked {
-            return Verdict::Absorbed;
-        }
-        let rnr = Rnr {
-            psn,
-            since: before.map_or(now, |rnr| rnr.since),
-            until: now + timer.duration(),
-            waiting: true,
-            count: before.map_or(0, |rnr| rnr.count).saturating_add(1),
-            shown: before.is_some_and(|rnr| rnr.shown),
-        };
-        let own = rnr.count <= self.config.rnr_local_retries
-            || now.saturating_duration_since(rnr.since) < self.config.rnr_local_time;
-        let show = !own && !rnr.shown;
-        self.rnr = Some(Box::new(Rnr { shown: rnr.shown || show, ..rnr }));
-        if show {
-            self.relay.tell(psn);
-            return Verdict::Relay(readdressed(packet, psn, aeth));
-        }
-        self.relay_progress(packet, advance, aeth, now)
     }
 
     fn handle_fatal(&mut self, packet: &Packet<'_>, aeth: Aeth, now: Instant) -> Verdict {
@@ -393,7 +366,7 @@ fn positive(aeth: Aeth) -> Aeth {
     Aeth { syndrome, ..aeth }
 }
 
-fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> RewrittenPacket {
+pub(super) fn readdressed(packet: &Packet<'_>, psn: Psn, aeth: Aeth) -> RewrittenPacket {
     if psn == packet.bth.psn && packet.ext == Ext::Aeth(aeth) {
         return RewrittenPacket::unchanged(packet);
     }

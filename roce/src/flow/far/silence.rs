@@ -17,7 +17,7 @@ pub(super) struct Silence {
 }
 
 /// Excuses of a target for its silence, in one byte. Two of them have to be so together, and it has
-/// one if it is asked nothing.
+/// one if it is asked nothing. It also holds who is to try again where the target was not ready.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Excuse(u8);
 
@@ -25,6 +25,7 @@ impl Excuse {
     const AWAITS_EARLIER: u8 = 1;
     const CUT_OFF: u8 = 2;
     const SUSPENDED: u8 = 4;
+    const LEFT: u8 = 8;
 
     /// The target has said that it expects an earlier request, which only the requester can bring.
     pub(super) fn set_awaits_earlier(&mut self, awaits: bool) {
@@ -47,6 +48,15 @@ impl Excuse {
 
     pub(super) fn is_suspended(self) -> bool {
         self.0 & Excuse::SUSPENDED != 0
+    }
+
+    /// Only the requester may try again what the target is not ready for.
+    pub(super) fn set_left(&mut self, is_left: bool) {
+        self.set(Excuse::LEFT, is_left);
+    }
+
+    pub(super) fn is_left(self) -> bool {
+        self.0 & Excuse::LEFT != 0
     }
 
     pub(super) fn holds(self) -> bool {

@@ -6,7 +6,7 @@ use super::near_rules::terms;
 use super::{acknowledge, far_rules, near_rules};
 use crate::flow::far::{self, FarConfig};
 use crate::flow::near::{NearConfig, Verdict, Why};
-use crate::wire::{Opcode, Psn};
+use crate::wire::{Opcode, Psn, RnrTimer, Syndrome};
 
 /// Timer code 18: 5.12 ms.
 const RNR: u8 = 0x20 | 18;
@@ -57,6 +57,65 @@ fn what_does_not_last_is_not_shown() {
     }
     assert_eq!(bench.relayed(&rnr).unwrap(), rnr);
     assert!(bench.far.awaits_retry());
+}
+
+/// Nobody but the requester knows whether it still wants what is outstanding.
+#[test]
+fn what_is_left_to_the_requester_is_shown_at_once() {
+    let mut bench = far(Duration::from_millis(100));
+    bench.message(100, 1);
+    bench.sent();
+    let rnr = acknowledge(100, RNR, 0);
+    bench.far.leave_to_requester(true);
+    for _ in 0..5 {
+        assert_eq!(bench.relayed(&rnr).unwrap(), rnr);
+        bench.wait(Duration::from_secs(60));
+        assert!(bench.far.awaits_retry() && bench.sent().is_empty() && bench.own().is_none());
+        bench.far.retry();
+        assert_eq!(bench.sent_psns(), [100]);
+    }
+    bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap();
+    // Another request came since.
+    bench.far.leave_to_requester(false);
+    bench.message(101, 1);
+    bench.sent();
+    assert_eq!(bench.response(&acknowledge(101, RNR, 1)), far::Verdict::Absorbed);
+    bench.wait(TIMER);
+    assert_eq!(bench.sent_psns(), [101]);
+}
+
+/// The target has been waited for by then, so the requester need not wait any longer.
+#[test]
+fn what_is_left_to_the_requester_meanwhile_is_shown_when_the_wait_is_over() {
+    for patient in [false, true] {
+        let mut bench = far(Duration::from_millis(100));
+        bench.far.set_terms(&terms(if patient { 7 } else { 6 }));
+        bench.message(100, 1);
+        bench.message(101, 1);
+        bench.sent();
+        bench.relayed(&acknowledge(101, RNR, 1)).unwrap();
+        bench.far.leave_to_requester(true);
+        bench.wait(TIMER / 2);
+        assert!(bench.own().is_none() && bench.sent().is_empty());
+        bench.wait(TIMER);
+        if patient {
+            assert_eq!((bench.own(), bench.sent_psns()), (None, vec![101]));
+            continue;
+        }
+        let reply = bench.far.poll_response().unwrap();
+        let reply = super::parse(reply.as_ref());
+        assert_eq!(reply.bth.psn.get(), 101);
+        let said = reply.ext.aeth().unwrap();
+        assert_eq!(
+            (said.syndrome, said.msn),
+            (Syndrome::Rnr { timer: RnrTimer::new(1) }, 1),
+            "the count of messages as it was told"
+        );
+        bench.wait(Duration::from_secs(60));
+        assert!(bench.own().is_none() && bench.sent().is_empty());
+        bench.far.retry();
+        assert_eq!(bench.sent_psns(), [101]);
+    }
 }
 
 /// The requester that is to try again has begun anew instead, and asks for what was answered. Its
