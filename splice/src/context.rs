@@ -18,6 +18,7 @@ use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
 use crate::record::Head;
+use crate::renewals::Renewals;
 use crate::retention::Retention;
 use crate::session_end::{SILENCE, SessionEnd};
 use crate::stale_flows::{ResetMark, StaleFlow, StaleFlows};
@@ -40,6 +41,7 @@ pub(crate) struct Common {
     pub(crate) carriage: Carriage,
     pub(crate) failures: Kept<FlowFailure>,
     pub(crate) openings: Openings,
+    pub(crate) renewals: Renewals,
     /// `None`: nothing outlives the process.
     pub(crate) retention: Option<Retention>,
     pub(crate) grouping: Grouping,
@@ -61,6 +63,7 @@ impl Common {
             came: &mut self.carriage.came,
             failures: &mut self.failures,
             openings: &mut self.openings,
+            renewals: &mut self.renewals,
             retention: &mut self.retention,
             grouping: self.grouping,
             stats: &mut self.stats,
@@ -82,6 +85,7 @@ pub(crate) struct Context<'a> {
     pub(crate) came: &'a mut Came,
     pub(crate) failures: &'a mut Kept<FlowFailure>,
     pub(crate) openings: &'a mut Openings,
+    pub(crate) renewals: &'a mut Renewals,
     pub(crate) retention: &'a mut Option<Retention>,
     pub(crate) grouping: Grouping,
     pub(crate) stats: &'a mut Stats,

@@ -29,9 +29,11 @@ use crate::context::Context;
 use crate::flow_report::FlowReport;
 use crate::hosts::{Grouping, Hosts};
 use crate::lookup::Lookup;
+use crate::near_side::NearSide;
 use crate::pool::Buf;
 use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
+use crate::renewals::Renewals;
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
 use crate::short::Headers;
@@ -77,6 +79,10 @@ struct Last {
     psn: Psn,
     /// It was in the midst of a message.
     is_amid_message: bool,
+    /// The flows in the other direction that had been renewed before it. After a snapshot there are
+    /// none.
+    #[serde(skip)]
+    came_after: Renewals,
 }
 
 /// One flow at its target's side.
@@ -264,7 +270,7 @@ impl FarSide {
                 return;
             }
         }
-        flow.last_activity = ctx.now;
+        (flow.last_activity, flow.last.came_after) = (ctx.now, *ctx.renewals);
         match flow.hand_over(&mut self.pages, ctx) {
             Ok(()) => self.touch(slot, ctx),
             Err(reason) => self.give_up(slot, reason, ctx),
@@ -391,7 +397,7 @@ impl FarSide {
         self.timers.next()
     }
 
-    pub(crate) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
+    pub(crate) fn handle_timeout(&mut self, near: &NearSide, ctx: &mut Context<'_>) {
         self.timers.begin_round(ctx.now);
         while let Some((at, slot)) = self.timers.next_due() {
             let Some(flow) = self.flows.get_mut(slot) else { continue };
@@ -399,6 +405,9 @@ impl FarSide {
                 continue;
             }
             flow.armed = None;
+            if flow.far.is_at_rnr() {
+                flow.look_for_renewal(near, ctx);
+            }
             flow.far.handle_timeout(ctx.now);
             if !flow.asking.asks && flow.far.is_unheard() {
                 flow.asking.asks = true;

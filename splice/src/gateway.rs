@@ -29,6 +29,7 @@ use crate::ordered::{Numbering, Ordering};
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
 use crate::reclaimer::{Holder, Reclaimer};
+use crate::renewals::Renewals;
 use crate::session_end::SessionEnd;
 use crate::settings::{classes, is_in};
 use crate::stale_flows::{FlowSide, StaleFlow, StaleFlows};
@@ -104,6 +105,7 @@ impl Gateway {
                 carriage: Carriage::new(settings.host_key),
                 failures: Kept::new(),
                 openings: Openings::new(),
+                renewals: Renewals::default(),
                 retention: None,
                 grouping: Grouping::new(settings.host_key),
                 stats: Stats::default(),
@@ -165,7 +167,7 @@ impl Gateway {
             Transport::Rc if packet.bth.opcode.is_request() => {
                 self.near.handle_request(addressing, &packet, &mut ctx);
             }
-            Transport::Rc => self.far.handle_response(addressing, &packet, &mut ctx),
+            Transport::Rc => self.far.handle_response(addressing, &packet, &self.near, &mut ctx),
             Transport::Ud => {
                 note_connection(addressing, &packet, &mut ctx);
                 return self.carry_datagram(addressing, &packet, now);
@@ -401,7 +403,7 @@ impl Gateway {
     pub fn handle_timeout(&mut self, now: Instant) {
         let mut ctx = self.common.context(self.wan.senders(), now);
         self.near.handle_timeout(&mut ctx);
-        self.far.handle_timeout(&mut ctx);
+        self.far.handle_timeout(&self.near, &mut ctx);
         self.ordering.handle_timeout(&mut ctx);
         self.numbering.handle_timeout(&self.common.settings, self.wan.senders(), now);
         self.wan.handle_timeout(now);

@@ -30,6 +30,7 @@ mod piggybacked_acks;
 pub mod pool;
 mod reclaimer;
 pub mod record;
+mod renewals;
 pub mod retention;
 mod session_end;
 mod settings;

@@ -46,6 +46,7 @@ use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::reclaimer::Load;
 use crate::record::{FlowId, Head, Opening, Reason};
+use crate::renewals::Renewal;
 use crate::retention::Run;
 use crate::settings::reorder_buffer;
 use crate::shared::Shared;
@@ -141,7 +142,7 @@ struct Demand {
     observed: Observed,
 }
 
-/// The lists of [`NearSide`] that a flow is in.
+/// The lists of [`NearSide`] that a flow is in, and where it stands among others.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Places {
     /// In `ready`.
@@ -158,6 +159,9 @@ struct Places {
     /// Its place in `unheard`.
     #[serde(skip)]
     unheard: Option<Ticket>,
+    /// Its place among flows that took another one's place, if it did.
+    #[serde(skip)]
+    renewal: Option<Renewal>,
 }
 
 impl Places {
@@ -171,6 +175,7 @@ impl Places {
             counted: 0,
             awaits_target: false,
             unheard: None,
+            renewal: None,
         }
     }
 }

@@ -18,8 +18,10 @@ use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::failures::{By, Cause, FlowFailure};
 use crate::flow_report::{FlowReport, FlowState};
+use crate::near_side::NearSide;
 use crate::pool::Buf;
 use crate::record::{FlowId, Reason};
+use crate::renewals::Renewals;
 use crate::short::Headers;
 use crate::stale_flows::{FlowSide, StaleFlow};
 
@@ -46,7 +48,7 @@ impl FarFlow {
             requests: Reassembly::new(0, REORDER),
             waiting: 0,
             responses: 0,
-            last: Last { psn: last_psn, is_amid_message: false },
+            last: Last { psn: last_psn, is_amid_message: false, came_after: Renewals::default() },
             last_activity: now,
             armed: None,
             queued: None,
@@ -135,6 +137,20 @@ impl FarFlow {
         let mut choice = self.choice;
         let traffic = || traffic(&self.addressing, self.target_qpn.get());
         classes.choose(&mut choice, traffic, self.asked)
+    }
+
+    /// The target is not ready for a request. If its queue pair has begun anew as a requester since
+    /// the last request came, only the requester knows whether it still wants that. Of a connection
+    /// that connection management made it also tells the end.
+    ///
+    /// Rule: `docs/protocol.md#rule-rnr-anew`.
+    pub(super) fn look_for_renewal(&mut self, near: &NearSide, ctx: &Context<'_>) {
+        let key = self.key();
+        let FlowKey { requester, target, .. } = key;
+        let back = |target_qpn| FlowKey { requester: target, target: requester, target_qpn };
+        let renewal = self.requester_qpn.and_then(|requester_qpn| near.renewal(&back(requester_qpn)));
+        let is_anew = renewal.is_some_and(|renewal| renewal.is_after(self.last.came_after));
+        self.far.leave_to_requester(is_anew && ctx.pairings.terms(&key).is_none());
     }
 
     pub(super) fn key(&self) -> FlowKey {

@@ -9,6 +9,7 @@ use transport::Urgency;
 use super::asked::Asked;
 use super::{FarFlow, FarKey, FarSide};
 use crate::context::Context;
+use crate::near_side::NearSide;
 use crate::piggybacked_acks::Connection;
 use crate::record::{Head, Reason};
 use crate::stats::LanDrop;
@@ -19,6 +20,7 @@ impl FarSide {
         &mut self,
         addressing: &Addressing,
         packet: &Packet<'_>,
+        near: &NearSide,
         ctx: &mut Context<'_>,
     ) {
         let Some(slot) = self.find(addressing, packet, ctx) else { return };
@@ -32,6 +34,7 @@ impl FarSide {
         if packet.ext.aeth().is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Rnr { .. })) {
             // So is answered what was sent, and what came behind it is not.
             flow.asking.spoke_freely = None;
+            flow.look_for_renewal(near, ctx);
         }
         let urgency = if packet.payload.is_empty() { Urgency::Prompt } else { Urgency::Bulk };
         let class = flow.class_of_response(packet, ctx.classes);

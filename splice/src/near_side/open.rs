@@ -16,6 +16,7 @@ use crate::congestion::Notified;
 use crate::context::Context;
 use crate::openings::FlowOpening;
 use crate::record::FlowId;
+use crate::renewals::Renewal;
 use crate::retention::{Revival, Run};
 use crate::session_end::SILENCE;
 use crate::short::Headers;
@@ -53,7 +54,8 @@ impl NearSide {
             ctx.stats.drop_lan(LanDrop::NoSession);
             return None;
         }
-        let is_new = anew.is_none() && packet.bth.opcode.starts_message();
+        let is_anew = anew.is_some();
+        let is_new = !is_anew && packet.bth.opcode.starts_message();
         let mut near = match anew {
             // It takes the place of the one before.
             Some(near) => near,
@@ -71,6 +73,7 @@ impl NearSide {
             near.set_terms(&terms, first_psn);
         }
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
+        self.note_renewal(slot, is_anew, ctx);
         self.adopt_run(slot, (run, revival), first_psn.is_some(), ctx);
         self.begin_with_run(slot, packet, ctx);
         if let Some(requester_qpn) = requester_qpn {
@@ -145,8 +148,21 @@ impl NearSide {
             let psn = near.expected();
             let _ = ctx.pairings.open_near(key, ctx.now);
             let slot = self.open(key, &addressing, psn, near, ctx);
+            self.note_renewal(slot, true, ctx);
             self.touch(slot);
         }
+    }
+
+    /// The flow has just begun: `is_anew`, in another one's place.
+    fn note_renewal(&mut self, slot: NearKey, is_anew: bool, ctx: &mut Context<'_>) {
+        if let Some(flow) = self.flows.get_mut(slot).filter(|_| is_anew) {
+            flow.places.renewal = Some(ctx.renewals.count());
+        }
+    }
+
+    /// Returns whether the flow of this key took another one's place, and when.
+    pub(crate) fn renewal(&self, key: &FlowKey) -> Option<Renewal> {
+        self.flows.get(self.by_key.get(key)?)?.places.renewal
     }
 
     /// The rest of a message of an earlier session that this gateway, restarted, does not know, or

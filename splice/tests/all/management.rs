@@ -359,6 +359,40 @@ fn a_target_is_tried_again_as_its_requester_bears_rnr() {
     }
 }
 
+/// Connection management also tells the end of what it made. A flow of the target's that takes
+/// another one's place tells nothing of that.
+///
+/// Rule: `docs/protocol.md#rule-rnr-anew`.
+#[test]
+fn a_target_that_asks_again_itself_is_tried_again_as_before() {
+    let mut programs = Programs::new();
+    programs.connect_but(&[], &[(27, 3 << 5)]);
+    programs.request(1, Opcode::SendOnly, 0, Ext::None, 64);
+    assert_eq!(programs.opcodes(0, 1), [(Opcode::SendOnly, 0)]);
+    programs.answer(0, Opcode::Acknowledge, 0, Syndrome::ACK);
+    assert_eq!(programs.opcodes(1, 1), [(Opcode::Acknowledge, 0)]);
+    programs.request(0, Opcode::SendOnly, 0, Ext::None, 64);
+    programs.wait(Duration::from_millis(20));
+    programs.heard(1);
+    // The ACK was lost.
+    programs.request(1, Opcode::SendOnly, 0, Ext::None, 64);
+    assert_eq!(programs.sites.gateways[1].stats().replaced, 1);
+    let is_not_ready = Syndrome::Rnr { timer: RnrTimer::new(1) };
+    programs.answer(1, Opcode::Acknowledge, 0, is_not_ready);
+    let (mut tries, mut told) = (0, 0);
+    for _ in 0..100 {
+        let comes = programs.opcodes(1, 0);
+        for _ in comes.iter().filter(|(opcode, _)| *opcode == Opcode::SendOnly) {
+            tries += 1;
+            programs.answer(1, Opcode::Acknowledge, 0, is_not_ready);
+        }
+        told += programs.opcodes(0, 0).iter().filter(|(opcode, _)| *opcode == Opcode::Acknowledge).count();
+        programs.sites.now += Duration::from_micros(500);
+        programs.sites.cross();
+    }
+    assert!(tries > 10 && told == 0, "{tries} {told}");
+}
+
 /// The caller may refuse a REP; then the connection is none, and what was learnt of it is not used
 /// for the next that has its queue pairs.
 #[test]

@@ -1,11 +1,11 @@
 //! A target that is not ready to receive, a requester that tries again as often as it likes, and a
 //! gateway without room.
 //!
-//! Rules: `docs/protocol.md#rule-rnr`, `rule-retry`, `rule-rnr-seven`.
+//! Rules: `docs/protocol.md#rule-rnr`, `rule-rnr-anew`, `rule-retry`, `rule-rnr-seven`.
 
 use std::time::{Duration, Instant};
 
-use crate::sites::{Sites, rping, write_request};
+use crate::sites::{Sites, packet, rping, write_request};
 use roce::cm::Mad;
 use roce::ip::Datagram;
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, RnrTimer, Syndrome};
@@ -155,6 +155,121 @@ fn a_short_wait_is_not_shown() {
     hosts.ready_at = Some(hosts.sites.now + Duration::from_millis(50));
     hosts.run(Duration::from_millis(60), STEP);
     assert!(hosts.seen.done && hosts.seen.rnrs == 0 && hosts.seen.tries > 10);
+}
+
+/// When the target's queue pair begins anew as a requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Anew {
+    Never,
+    BeforeTheRequest,
+    BeforeItsAnswer,
+    WhileItWaits,
+}
+
+/// The target sends this PSN to the requester's queue pair, which answers if it is the first.
+fn request_back(sites: &mut Sites, bytes: &[u8], answers: bool) {
+    let datagram = Datagram { addressing: sites.addressing[1], transport: bytes };
+    sites.gateways[1].handle_lan(&datagram, sites.now);
+    sites.cross();
+    while sites.deliver(0).is_some() {}
+    if answers {
+        sites.acknowledge_at(0, TARGET, Psn::new(0), 1);
+        sites.cross();
+        while sites.deliver(1).is_some() {}
+    }
+}
+
+/// Another request than the target's queue pair had sent at its first PSN.
+fn begin_anew(sites: &mut Sites) {
+    sites.now += Duration::from_millis(20);
+    sites.cross();
+    while sites.deliver(1).is_some() {}
+    let replaced = sites.gateways[1].stats().replaced;
+    request_back(sites, &packet(Opcode::SendOnly, REQUESTER.get(), 0, Ext::None, 8), false);
+    assert_eq!(sites.gateways[1].stats().replaced, replaced + 1);
+}
+
+/// The next try of the requester's first SEND, which the target is not ready for.
+fn refuse_next_try(sites: &mut Sites) {
+    for _ in 0..10_000 {
+        sites.now += STEP;
+        sites.cross();
+        let mut comes = false;
+        while let Some(bth) = sites.deliver(1) {
+            comes |= bth.opcode == Opcode::SendOnly;
+        }
+        if comes {
+            return answer(sites, Psn::new(0), Syndrome::Rnr { timer: TIMER });
+        }
+    }
+    panic!("no try");
+}
+
+/// The tries that the target sees for a while, to none of which it says anything, and the RNR NAKs
+/// that its requester hears.
+fn tries_and_rnrs(sites: &mut Sites, time: Duration) -> (u32, u32) {
+    let (end, mut seen) = (sites.now + time, (0, 0));
+    while sites.now < end {
+        sites.cross();
+        while let Some(bth) = sites.deliver(1) {
+            seen.0 += u32::from(bth.opcode == Opcode::SendOnly);
+        }
+        sites.cross();
+        let mut out = [0; 4096];
+        while let Some(len) = sites.gateways[0].poll_lan(sites.now, &mut out) {
+            let datagram = Datagram::parse(&out[..len]).unwrap();
+            let aeth = Packet::parse(datagram.transport).unwrap().ext.aeth().copied();
+            seen.1 += u32::from(aeth.is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Rnr { .. })));
+        }
+        sites.now += STEP;
+    }
+    seen
+}
+
+/// The connection may have ended since the request came, and the requester with it. The target's
+/// next incarnation is not to have what that one's was to.
+#[test]
+fn what_came_before_the_target_began_anew_is_left_to_its_requester() {
+    for anew in [Anew::Never, Anew::BeforeTheRequest, Anew::BeforeItsAnswer, Anew::WhileItWaits] {
+        let mut sites = Sites::new(49_152, |settings| settings);
+        request_back(&mut sites, &write_request(REQUESTER, 256), true);
+        if anew == Anew::BeforeTheRequest {
+            begin_anew(&mut sites);
+        }
+        send(&mut sites, Psn::new(0));
+        sites.cross();
+        assert_eq!(sites.deliver(1).unwrap().opcode, Opcode::SendOnly);
+        if anew == Anew::BeforeItsAnswer {
+            begin_anew(&mut sites);
+        }
+        refuse_next_try(&mut sites);
+        if anew == Anew::WhileItWaits {
+            let datagram = packet(Opcode::SendOnly, REQUESTER.get(), 0, Ext::None, 8);
+            request_back(&mut sites, &datagram, false);
+            assert_eq!(sites.gateways[1].stats().replaced, 1);
+        }
+        let seen = tries_and_rnrs(&mut sites, Duration::from_millis(60));
+        let is_left = matches!(anew, Anew::BeforeItsAnswer | Anew::WhileItWaits);
+        assert_eq!((seen.0 == 0, seen.1 == 1), (is_left, is_left), "{anew:?}: {seen:?}");
+        if is_left {
+            // Its requester is there, and tries again.
+            send(&mut sites, Psn::new(0));
+            assert_eq!(tries_and_rnrs(&mut sites, TIMER.duration()).0, 1, "{anew:?}");
+        }
+    }
+}
+
+/// Flows of the target's own that take no other's place tell nothing of its incarnation.
+#[test]
+fn a_first_request_of_the_target_changes_nothing() {
+    let mut sites = Sites::new(49_152, |settings| settings);
+    send(&mut sites, Psn::new(0));
+    sites.cross();
+    assert_eq!(sites.deliver(1).unwrap().opcode, Opcode::SendOnly);
+    request_back(&mut sites, &write_request(REQUESTER, 256), true);
+    refuse_next_try(&mut sites);
+    let seen = tries_and_rnrs(&mut sites, Duration::from_millis(60));
+    assert!(seen.0 > 0 && seen.1 == 0, "{seen:?}");
 }
 
 /// A NIC gives up after seven requests that are not answered. One that takes RNR without end need
