@@ -43,7 +43,7 @@ use session::key_log::KeyLog;
 use session::message::{Ciphers, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
-use splice::Settings;
+use splice::{Grouping, Settings};
 use supervisor::{Ask, PART, Stop, Supervisor, pulsing};
 pub use takeover::inherited_lock;
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
@@ -621,7 +621,7 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> 
         target_dead: limits.target_dead.get(),
         rnr: limits.rnr.get(),
         probes: ProbeConfig { per_second: gateway.wan.probes, ..ProbeConfig::default() },
-        host_key: RandomState::new().hash_one(0),
+        grouping: Grouping::new(RandomState::new().hash_one(0)),
         ..Settings::new(gateway.lan.remote.clone(), gateway.peer.rate.bits_per_second(), max_packet)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Carriage {
 }
 
 impl Carriage {
-    /// `key`: see [`Settings::host_key`](crate::Settings::host_key).
+    /// `key`: a number that nobody else knows.
     pub(crate) fn new(key: u64) -> Self {
         Self { mads: PromptShare::new(), cnps: PromptShare::new(), came: Came::new(key) }
     }

@@ -10,7 +10,6 @@ use crate::Settings;
 use crate::carriage::{Came, Carriage};
 use crate::classes::Classes;
 use crate::failures::FlowFailure;
-use crate::hosts::Grouping;
 use crate::kept::Kept;
 use crate::lan_queue::LanQueue;
 use crate::openings::Openings;
@@ -44,7 +43,6 @@ pub(crate) struct Common {
     pub(crate) renewals: Renewals,
     /// `None`: nothing outlives the process.
     pub(crate) retention: Option<Retention>,
-    pub(crate) grouping: Grouping,
     pub(crate) stats: Stats,
 }
 
@@ -65,7 +63,6 @@ impl Common {
             openings: &mut self.openings,
             renewals: &mut self.renewals,
             retention: &mut self.retention,
-            grouping: self.grouping,
             stats: &mut self.stats,
             now,
         }
@@ -87,7 +84,6 @@ pub(crate) struct Context<'a> {
     pub(crate) openings: &'a mut Openings,
     pub(crate) renewals: &'a mut Renewals,
     pub(crate) retention: &'a mut Option<Retention>,
-    pub(crate) grouping: Grouping,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

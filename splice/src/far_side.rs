@@ -27,7 +27,7 @@ use crate::classes::{Choice, Classes};
 use crate::congestion::Notified;
 use crate::context::Context;
 use crate::flow_report::FlowReport;
-use crate::hosts::{Grouping, Hosts};
+use crate::hosts::Hosts;
 use crate::lookup::Lookup;
 use crate::near_side::NearSide;
 use crate::pool::Buf;
@@ -194,8 +194,6 @@ pub(crate) struct FarSide {
     unheard: Unheard<FarKey>,
     /// Flows of each requester.
     hosts: Hosts,
-    #[serde(skip)]
-    grouping: Grouping,
     /// Last packets of messages that have gone to their targets, repetitions included.
     handed_over: u64,
     /// Refuse new flows: the gateway is stopping.
@@ -218,7 +216,6 @@ impl FarSide {
             closed: VecDeque::new(),
             unheard: Unheard::default(),
             hosts: Hosts::default(),
-            grouping: Grouping::new(settings.host_key),
             handed_over: 0,
             stopping: false,
         }
@@ -323,13 +320,13 @@ impl FarSide {
         if flow.asking.unheard.is_some() && !flow.is_unheard() {
             self.unheard.leave(flow.addressing.src, &mut flow.asking.unheard);
         }
-        self.queue(slot);
+        self.queue(slot, ctx.settings);
     }
 
     /// The flow may have something to send.
-    fn queue(&mut self, slot: FarKey) {
+    fn queue(&mut self, slot: FarKey, settings: &Settings) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        let line = Line::of(flow.asking.asks, flow.addressing.src, self.grouping);
+        let line = Line::of(flow.asking.asks, flow.addressing.src, settings.grouping);
         // One whose requester has become known does not stay behind those that ask.
         if flow.queued != Some(line) && flow.queued != Some(Line::Known) {
             flow.queued = Some(line);

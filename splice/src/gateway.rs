@@ -19,7 +19,6 @@ use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Common;
 use crate::far_side::FarSide;
-use crate::hosts::Grouping;
 use crate::incoming::{handle_record, note_connection};
 use crate::kept::Kept;
 use crate::lan_queue::{LanQueue, Waiting};
@@ -102,12 +101,11 @@ impl Gateway {
                 pairings: Pairings::new(pairing, now),
                 stale_flows: StaleFlows::new(settings.flows),
                 answers: PiggybackedAcks::new(),
-                carriage: Carriage::new(settings.host_key),
+                carriage: Carriage::new(settings.grouping.secret()),
                 failures: Kept::new(),
                 openings: Openings::new(),
                 renewals: Renewals::default(),
                 retention: None,
-                grouping: Grouping::new(settings.host_key),
                 stats: Stats::default(),
                 settings,
             },
@@ -145,7 +143,7 @@ impl Gateway {
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
         }
-        self.wan.senders().serve(self.common.grouping.other(addressing.src));
+        self.wan.senders().serve(self.common.settings.grouping.other(addressing.src));
         if addressing.dst.is_multicast() {
             return self.carry_to_group(addressing, datagram.transport, now);
         }
@@ -160,7 +158,7 @@ impl Gateway {
             Err(_) => return Err(LanDrop::Malformed),
         };
         if packet.bth.opcode.transport() == Transport::Rc {
-            self.wan.senders().serve(self.common.grouping.rc(addressing.src));
+            self.wan.senders().serve(self.common.settings.grouping.rc(addressing.src));
         }
         let mut ctx = self.common.context(self.wan.senders(), now);
         match packet.bth.opcode.transport() {
@@ -195,7 +193,7 @@ impl Gateway {
         self.settle_pairings(now);
         let used = self.common.pool.bytes_in_use();
         if self.relief.is_due(used) {
-            self.near.forget_kept();
+            self.near.forget_kept(&self.common.settings);
             self.relieve(self.common.pool.bytes_in_use(), now);
         }
     }
@@ -335,7 +333,7 @@ impl Gateway {
             let ident = self.ident;
             let written = if let Some(Waiting { addressing, packet, delivered }) = self.common.lan.pop() {
                 let written = ip::emit(&addressing, ident, packet.as_ref(), out);
-                self.near.keep(delivered, packet, now);
+                self.near.keep(delivered, packet, &self.common.settings, now);
                 written
             } else {
                 let mut ctx = self.common.context(self.wan.senders(), now);
@@ -591,7 +589,7 @@ impl Gateway {
         self.common.classes.set(policy);
         let mut ctx = self.common.context(self.wan.senders(), now);
         self.near.reclassify(&mut ctx);
-        self.far.reclassify();
+        self.far.reclassify(&self.common.settings);
         Ok(())
     }
 

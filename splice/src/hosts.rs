@@ -8,13 +8,13 @@ pub(crate) use roce::hosts::Hosts;
 /// Groups of hosts that share what there is.
 pub(crate) const GROUPS: usize = Group::EACH_KIND;
 
-/// Puts hosts in [`GROUPS`] groups.
+/// Puts hosts in 128 groups.
 ///
 /// Hosts that share all but the last bits of their address, those of an IPv4 /25, have groups of
 /// their own. Which of them shares with a host of another network depends on a key. So whoever
 /// chooses an address does not choose whom to share with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grouping {
+pub struct Grouping {
     offset: u64,
     factor: u64,
 }
@@ -22,16 +22,16 @@ pub(crate) struct Grouping {
 /// Bits of a host's address that tell it from its neighbours.
 const LAST: u32 = GROUPS.ilog2();
 
-impl Default for Grouping {
-    /// Without a key, until that is known.
-    fn default() -> Self {
-        Self::new(0)
-    }
-}
-
 impl Grouping {
-    pub(crate) fn new(key: u64) -> Self {
+    /// Returns the grouping of this key.
+    #[must_use]
+    pub fn new(key: u64) -> Self {
         Self { offset: mix(key), factor: mix(key.wrapping_add(GOLDEN)) | 1 }
+    }
+
+    /// Returns a number that follows from the key.
+    pub(crate) fn secret(self) -> u64 {
+        self.offset
     }
 
     /// Group of a host's RC traffic.

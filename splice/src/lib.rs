@@ -46,6 +46,7 @@ pub use failures::{By, Cause, FlowFailure};
 pub use flow_report::{FlowReport, FlowState};
 pub use gateway::Gateway;
 pub use gateway::copying::Copying;
+pub use hosts::Grouping;
 pub use near_side::Patience;
 pub use openings::{FlowOpening, OpenedBetween, OpenedByHosts};
 pub use reliability::estimator::{Arrival, Ecn, LaneId};

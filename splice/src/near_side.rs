@@ -40,7 +40,7 @@ use crate::coming::Coming;
 use crate::congestion::Notified;
 use crate::context::{Context, REORDER};
 use crate::flow_report::FlowReport;
-use crate::hosts::{Grouping, Hosts};
+use crate::hosts::Hosts;
 use crate::lan_queue::{Delivered, NearKey, TTL};
 use crate::lookup::Lookup;
 use crate::pool::Buf;
@@ -240,7 +240,7 @@ impl NearSide {
             targets: Targets::new(),
             hosts: Hosts::default(),
             grants: Grants::default(),
-            budget: Budget::new(settings.total_buffer, Grouping::new(settings.host_key)),
+            budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
             unheard: Unheard::default(),
             closed: false,
@@ -436,7 +436,7 @@ impl NearSide {
                 flow.near.put_off();
             }
             flow.near.handle_timeout(ctx.now);
-            self.budget.expire(flow, ctx.now);
+            self.budget.expire(flow, ctx.settings.grouping, ctx.now);
             if flow.waits_in_vain_until().is_some_and(|end| end <= ctx.now) {
                 flow.near.give_up_missing(ctx.now);
                 self.give_up(slot, Reason::Protocol, ctx);

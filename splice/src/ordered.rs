@@ -17,7 +17,7 @@ use transport::Senders;
 use crate::Settings;
 use crate::congestion::{Notified, without_mark};
 use crate::context::{Context, REORDER};
-use crate::hosts::{Grouping, Hosts};
+use crate::hosts::Hosts;
 use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::record::FlowId;
@@ -127,7 +127,7 @@ impl Numbering {
         if sender.is_some() {
             addressing.tclass = without_mark(addressing.tclass);
         }
-        let taken = flow.whole.take(class, ctx.grouping.other(addressing.src), packet, ctx);
+        let taken = flow.whole.take(class, ctx.settings.grouping.other(addressing.src), packet, ctx);
         let until = flow.deadline(ctx.settings);
         self.timers.arm(&mut flow.armed, Some(until), slot);
         taken
@@ -136,7 +136,7 @@ impl Numbering {
     /// Notes that a packet that was admitted could not be carried.
     pub(crate) fn cut(&mut self, slot: OutKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.whole.cut(ctx.grouping.other(flow.key.requester), ctx);
+            flow.whole.cut(ctx.settings.grouping.other(flow.key.requester), ctx);
         }
     }
 
@@ -160,7 +160,7 @@ impl Numbering {
             let Some(flow) = self.flows.get_mut(slot).filter(|flow| flow.armed == Some(at)) else { continue };
             flow.armed = None;
             if flow.whole.awaits() && now >= flow.deadline(settings) {
-                flow.whole.abandon(Grouping::new(settings.host_key).other(flow.key.requester), senders);
+                flow.whole.abandon(settings.grouping.other(flow.key.requester), senders);
             }
             let until = flow.deadline(settings);
             if now < until {

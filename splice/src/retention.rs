@@ -90,7 +90,6 @@ pub struct Retention {
     free: Option<u32>,
     used: u32,
     by_group: [u32; GROUPS],
-    grouping: Grouping,
     /// Bytes of the requests retained.
     bytes: u64,
     /// Flows that have any, those that nobody has come for among them.
@@ -134,7 +133,6 @@ impl Retention {
             free: None,
             used: 0,
             by_group: [0; GROUPS],
-            grouping: Grouping::default(),
             bytes: 0,
             flows: 0,
             orphans: Orphans::new(until),
@@ -155,7 +153,8 @@ impl Retention {
         for slot in (0..self.layout.slots).rev() {
             match self.head(slot) {
                 Some(head) => {
-                    self.take(slot, self.grouping.group(head.key.requester), head.len);
+                    // Which group it is of is not known before `regroup`.
+                    self.take(slot, 0, head.len);
                     found.push((head.key, head.psn, slot));
                 }
                 None => self.put_back(slot),
@@ -173,7 +172,7 @@ impl Retention {
 
     /// Counts anew what each host has, as hosts are grouped from now on.
     pub(crate) fn regroup(&mut self, grouping: Grouping) {
-        (self.grouping, self.by_group) = (grouping, [0; GROUPS]);
+        self.by_group = [0; GROUPS];
         for slot in 0..self.layout.slots {
             let Some(head) = self.head(slot) else { continue };
             let group = grouping.group(head.key.requester);
@@ -260,11 +259,16 @@ impl Retention {
     }
 
     /// Retains a request as the last one of its flow, which has [taken](Retention::note_taken) it.
-    /// Returns false if there is no room.
-    pub(crate) fn put(&mut self, run: &mut Run, addressing: &Addressing, packet: &Packet<'_>) -> bool {
+    /// `group`: that of its requester. Returns false if there is no room.
+    pub(crate) fn put(
+        &mut self,
+        run: &mut Run,
+        group: u8,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+    ) -> bool {
         let psn = packet.bth.psn;
         debug_assert!(run.tail.is_none_or(|tail| psn.is_after(self.psn(tail))), "it was taken");
-        let group = self.grouping.group(addressing.src);
         let has = self.by_group.get(usize::from(group)).copied().unwrap_or(u32::MAX);
         let may_have = SHARE.saturating_mul(self.layout.slots - self.used);
         let fits = packet.bytes.len() <= self.layout.longest() && has < may_have;

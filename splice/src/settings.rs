@@ -11,6 +11,7 @@ use reliability::stream::Scheme;
 use roce::ip::{Addressing, buffer_len};
 use transport::{Allowed, BASE_PACKET, Class, Config, MAX_CLASSES, MOST_LANES, Repair};
 
+use crate::hosts::Grouping;
 use crate::pool::EACH;
 use crate::stale_flows::{FlowSide, StaleFlow};
 
@@ -73,9 +74,8 @@ pub struct Settings {
     pub rnr: Duration,
     /// How long the flows of an ended session are remembered and refused.
     pub linger: Duration,
-    /// Decides which hosts of different networks share where there are more than groups of them:
-    /// a number that nobody else knows.
-    pub host_key: u64,
+    /// Puts hosts in the groups that share: made for a number that nobody else knows.
+    pub grouping: Grouping,
 }
 
 /// Returns true if one of the prefixes has the address, or if there is none to be held to.
@@ -113,7 +113,7 @@ impl Settings {
             target_dead: limits.target_dead.get(),
             rnr: limits.rnr.get(),
             linger: Duration::from_secs(60),
-            host_key: 0,
+            grouping: Grouping::new(0),
         }
     }
 

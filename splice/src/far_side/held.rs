@@ -5,6 +5,7 @@ use config::MAX_CLASSES;
 use roce::pairing::FlowKey;
 
 use super::{FarKey, FarSide};
+use crate::Settings;
 use crate::back_pressure::Lists;
 use crate::context::Context;
 
@@ -24,7 +25,7 @@ impl FarSide {
                 // If its next READ takes another class by now, it comes to stand on that one's
                 // list.
                 if flow.queued.is_none() {
-                    self.queue(slot);
+                    self.queue(slot, ctx.settings);
                     return true;
                 }
             }
@@ -34,12 +35,12 @@ impl FarSide {
 
     /// The classes are others now: whoever waits for room asks anew. All others come to theirs with
     /// their next packet.
-    pub(crate) fn reclassify(&mut self) {
+    pub(crate) fn reclassify(&mut self, settings: &Settings) {
         let waiting: Vec<_> = self.withheld.drain().collect();
         for slot in waiting {
             let Some(flow) = self.flows.get_mut(slot) else { continue };
             flow.withheld = Lists::default();
-            self.queue(slot);
+            self.queue(slot, settings);
         }
     }
 

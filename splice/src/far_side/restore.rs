@@ -5,14 +5,11 @@ use std::sync::Arc;
 use snapshot::Beside;
 
 use super::{FarKey, FarSide};
-use crate::Settings;
-use crate::hosts::Grouping;
 use crate::pool::copy_all;
 
 impl FarSide {
     /// Has flows share what they share.
-    pub(crate) fn restore(&mut self, settings: &Settings) {
-        self.grouping = Grouping::new(settings.host_key);
+    pub(crate) fn restore(&mut self) {
         for flow in self.flows.values_mut() {
             flow.far.share(|config| self.config.take(config), Arc::clone(&self.counters));
         }

@@ -31,7 +31,7 @@ impl Gateway {
             return self.carry(class, Urgency::Bulk, &head, packet.bytes, now);
         }
         let bytes = self.wire_bytes(packet.bytes.len());
-        let host = self.common.grouping.other(addressing.src);
+        let host = self.common.settings.grouping.other(addressing.src);
         let is_prompt =
             cm::is_management(packet) && self.common.carriage.mads.take(host, bytes, self.wan.rate(), now);
         self.common.stats.mads_in_turn += u64::from(!is_prompt);
@@ -74,7 +74,7 @@ impl Gateway {
             return Err(LanDrop::Cnp);
         }
         let bytes = self.wire_bytes(MAX_HEAD + packet.bytes.len());
-        let host = self.common.grouping.other(src);
+        let host = self.common.settings.grouping.other(src);
         if !self.common.carriage.cnps.take(host, bytes, self.wan.rate(), now) {
             return Err(LanDrop::Share);
         }

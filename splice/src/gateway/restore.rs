@@ -143,7 +143,7 @@ impl Gateway {
         into.classes.set(policy.clone());
         (gateway.sessions, gateway.ended, gateway.ident) = (sessions, ended, ident);
         gateway.near.restore(&gateway.common.settings);
-        gateway.far.restore(&gateway.common.settings);
+        gateway.far.restore();
         gateway.near.order();
         gateway.far.order();
         if is_other {

@@ -11,7 +11,7 @@ impl Gateway {
     /// with what the process before retained, if any. After [`Gateway::restore`] flows find their
     /// own there.
     pub fn retain(&mut self, mut retention: Retention) {
-        retention.regroup(self.common.grouping);
+        retention.regroup(self.common.settings.grouping);
         self.common.retention = Some(retention);
         self.near.adopt_retained(&mut self.common.retention);
     }

@@ -282,7 +282,7 @@ impl NearSide {
             retention.clear(&mut flow.run);
         }
         flow.early.clear(&mut self.pages);
-        self.budget.forget(&mut flow);
+        self.budget.forget(&mut flow, ctx.settings.grouping);
         self.withheld.forget(flow.places.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.demand.expected, 0);
         self.targets.count(flow.places.target, &mut flow.places.counted, 0);

@@ -2,7 +2,6 @@
 //! be given again.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::flow::near::{Data, Resend};
@@ -11,6 +10,7 @@ use roce::wire::{Packet, Psn};
 use transport::Group;
 
 use super::{Delivered, NearFlow, NearSide};
+use crate::Settings;
 use crate::context::Context;
 use crate::hosts::Grouping;
 use crate::pool::Buf;
@@ -64,39 +64,37 @@ pub(super) struct Budget {
     all: usize,
     #[serde_as(as = "[_; Group::EACH_KIND]")]
     hosts: [usize; Group::EACH_KIND],
-    #[serde(skip)]
-    grouping: Grouping,
 }
 
 /// Part of the packet buffers, as a divisor.
 const PART: usize = 16;
 
 impl Budget {
-    pub(super) fn new(total_buffer: usize, grouping: Grouping) -> Self {
-        Self { most: total_buffer / PART, all: 0, hosts: [0; Group::EACH_KIND], grouping }
+    pub(super) fn new(total_buffer: usize) -> Self {
+        Self { most: total_buffer / PART, all: 0, hosts: [0; Group::EACH_KIND] }
     }
 
     /// Counts anew what each flow keeps: read from a snapshot, hosts have other groups.
     pub(super) fn regroup<'a>(&mut self, flows: impl Iterator<Item = &'a NearFlow>, grouping: Grouping) {
-        (self.grouping, self.hosts) = (grouping, [0; Group::EACH_KIND]);
+        self.hosts = [0; Group::EACH_KIND];
         for flow in flows {
             let bytes = flow.kept.as_ref().map_or(0, |kept| kept.bytes);
-            if let Some(own) = self.host(flow.addressing.src) {
+            if let Some(own) = self.host(grouping.rc(flow.addressing.src)) {
                 *own += bytes;
             }
         }
     }
 
-    fn host(&mut self, host: IpAddr) -> Option<&mut usize> {
-        self.hosts.get_mut(self.grouping.rc(host).place())
+    fn host(&mut self, host: Group) -> Option<&mut usize> {
+        self.hosts.get_mut(host.place())
     }
 
-    fn takes(&mut self, host: IpAddr, len: usize) -> bool {
+    fn takes(&mut self, host: Group, len: usize) -> bool {
         let free = self.most.saturating_sub(self.all);
         self.host(host).is_some_and(|own| *own + len <= free.saturating_mul(ALPHA)) && len <= free
     }
 
-    fn count(&mut self, host: IpAddr, more: usize, less: usize) {
+    fn count(&mut self, host: Group, more: usize, less: usize) {
         self.all = self.all + more - less;
         if let Some(host) = self.host(host) {
             *host = *host + more - less;
@@ -104,23 +102,23 @@ impl Budget {
     }
 
     /// Lets go of the flow's oldest response.
-    fn drop_oldest(&mut self, flow: &mut NearFlow) -> bool {
+    fn drop_oldest(&mut self, flow: &mut NearFlow, grouping: Grouping) -> bool {
         let Some(kept) = &mut flow.kept else { return false };
         let Some(oldest) = kept.oldest_lane().and_then(VecDeque::pop_front) else { return false };
         let len = oldest.packet.as_ref().len();
         kept.bytes -= len;
-        self.count(flow.addressing.src, 0, len);
+        self.count(grouping.rc(flow.addressing.src), 0, len);
         true
     }
 
     /// Lets go of what has been kept long enough.
-    pub(super) fn expire(&mut self, flow: &mut NearFlow, now: Instant) {
+    pub(super) fn expire(&mut self, flow: &mut NearFlow, grouping: Grouping, now: Instant) {
         let due = |kept: &Kept| kept.expiry.is_some_and(|expiry| expiry <= now);
         if !flow.kept.as_deref().is_some_and(due) {
             return;
         }
         while flow.kept.as_deref().and_then(Kept::oldest_expiry).is_some_and(|expiry| expiry <= now) {
-            self.drop_oldest(flow);
+            self.drop_oldest(flow, grouping);
         }
         if let Some(kept) = &mut flow.kept {
             kept.expiry = kept.oldest_expiry().or_else(|| kept.newest.map(|at| at + IDLE));
@@ -132,7 +130,7 @@ impl Budget {
 
     /// Lets go of what the response with this PSN does not belong with: of another window, or at or
     /// beyond it in its lane, since the flow or its requester has gone back.
-    fn make_way(&mut self, flow: &mut NearFlow, psn: Psn, data: Data) {
+    fn make_way(&mut self, flow: &mut NearFlow, grouping: Grouping, psn: Psn, data: Data) {
         let Some(kept) = flow.kept.as_deref_mut() else { return };
         let mut freed = 0;
         if kept.window != flow.near.window() {
@@ -143,13 +141,13 @@ impl Budget {
             freed += beyond.packet.as_ref().len();
         }
         kept.bytes -= freed;
-        self.count(flow.addressing.src, 0, freed);
+        self.count(grouping.rc(flow.addressing.src), 0, freed);
     }
 
     /// Lets go of all that the flow keeps.
-    pub(super) fn forget(&mut self, flow: &mut NearFlow) {
+    pub(super) fn forget(&mut self, flow: &mut NearFlow, grouping: Grouping) {
         if let Some(kept) = flow.kept.take() {
-            self.count(flow.addressing.src, 0, kept.bytes);
+            self.count(grouping.rc(flow.addressing.src), 0, kept.bytes);
         }
     }
 }
@@ -232,20 +230,27 @@ impl NearFlow {
 
 impl NearSide {
     /// A packet has gone to the LAN; keeps it if it is a response of a READ.
-    pub(crate) fn keep(&mut self, delivered: Option<Delivered>, packet: Buf, now: Instant) {
+    pub(crate) fn keep(
+        &mut self,
+        delivered: Option<Delivered>,
+        packet: Buf,
+        settings: &Settings,
+        now: Instant,
+    ) {
         let Some(Delivered { slot, psn, data, window }) = delivered else { return };
         let Some(flow) = self.flows.get_mut(slot).filter(|flow| !flow.near.is_failed()) else { return };
         if flow.near.window() != window {
             return;
         }
-        let len = packet.as_ref().len();
-        self.budget.make_way(flow, psn, data);
-        while !self.budget.takes(flow.addressing.src, len) {
-            if !self.budget.drop_oldest(flow) {
+        let (len, grouping) = (packet.as_ref().len(), settings.grouping);
+        let host = grouping.rc(flow.addressing.src);
+        self.budget.make_way(flow, grouping, psn, data);
+        while !self.budget.takes(host, len) {
+            if !self.budget.drop_oldest(flow, grouping) {
                 return;
             }
         }
-        self.budget.count(flow.addressing.src, len, 0);
+        self.budget.count(host, len, 0);
         let expiry = now + flow.near.resend_for();
         let kept = flow.kept.get_or_insert_default();
         kept.bytes += len;
@@ -259,9 +264,9 @@ impl NearSide {
     }
 
     /// Others need the buffers.
-    pub(crate) fn forget_kept(&mut self) {
+    pub(crate) fn forget_kept(&mut self, settings: &Settings) {
         for flow in self.flows.values_mut() {
-            self.budget.forget(flow);
+            self.budget.forget(flow, settings.grouping);
         }
     }
 }
@@ -278,8 +283,8 @@ mod tests {
 
     #[test]
     fn no_host_keeps_all_and_none_more_than_there_is() {
-        let mut budget = Budget::new(PART * 9000, Grouping::new(0));
-        let [one, other] = [1, 2].map(|host| IpAddr::from([10, 0, 0, host]));
+        let mut budget = Budget::new(PART * 9000);
+        let [one, other] = [1, 2].map(|host| Grouping::new(0).rc([10, 0, 0, host].into()));
         let fill = |budget: &mut Budget, host| {
             let packets = std::iter::repeat_n(100, 1000).take_while(|len| {
                 let takes = budget.takes(host, *len);

@@ -6,7 +6,6 @@ use snapshot::Beside;
 
 use super::{NearKey, NearSide};
 use crate::Settings;
-use crate::hosts::Grouping;
 use crate::pool::copy_all;
 
 impl NearSide {
@@ -17,7 +16,7 @@ impl NearSide {
             flow.near.share(Arc::clone(&config), Arc::clone(&self.counters));
         }
         let flows = self.flows.values().map(Box::as_ref);
-        self.budget.regroup(flows, Grouping::new(settings.host_key));
+        self.budget.regroup(flows, settings.grouping);
     }
 
     /// Returns all flows.

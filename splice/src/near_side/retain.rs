@@ -34,7 +34,10 @@ impl NearFlow {
         }
         let is_retained = match (ctx.classes.survival(class), ctx.retention.as_mut()) {
             (Survive::Session, _) | (Survive::Process, None) => return,
-            (Survive::Process, Some(retention)) => retention.put(&mut self.run, &self.addressing, packet),
+            (Survive::Process, Some(retention)) => {
+                let group = ctx.settings.grouping.group(self.addressing.src);
+                retention.put(&mut self.run, group, &self.addressing, packet)
+            }
             (Survive::Gateway, _) => false,
         };
         if !is_retained {
