@@ -45,4 +45,5 @@ pub mod icrc;
 pub mod ip;
 pub mod pairing;
 mod port;
+pub mod unheard;
 pub mod wire;

@@ -17,6 +17,7 @@ use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::far::{Far, FarConfig, FarCounters, FarStats};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
+use roce::unheard::{Ticket, Unheard};
 use roce::wire::{Opcode, Packet, Psn, Qpn};
 use slotmap::SlotMap;
 use transport::{Reservation, Urgency};
@@ -39,7 +40,6 @@ use crate::shared::Shared;
 use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::timers::Timers;
-use crate::unheard::{Ticket, Unheard};
 use ready::{Line, Ready};
 
 slotmap::new_key_type! {

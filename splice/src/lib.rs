@@ -40,7 +40,6 @@ mod stale_flows;
 mod stats;
 mod timers;
 mod uc_admission;
-mod unheard;
 
 pub use failures::{By, Cause, FlowFailure};
 pub use flow_report::{FlowReport, FlowState};

@@ -27,6 +27,7 @@ use reliability::message::{Insert, Pages, Reassembly};
 use roce::flow::near::{Near, NearConfig, NearCounters, NearStats, Verdict, Why};
 use roce::ip::{Addressing, headroom};
 use roce::pairing::FlowKey;
+use roce::unheard::{Ticket, Unheard};
 use roce::wire::{Packet, Psn, Qpn};
 use slotmap::SlotMap;
 use targets::{TargetKey, Targets};
@@ -54,7 +55,6 @@ use crate::short::Headers;
 use crate::stale_flows::StaleFlow;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
-use crate::unheard::{Ticket, Unheard};
 
 /// One flow at its requester's side.
 #[serde_with::serde_as]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use roce::flow::far::Failure;
 use roce::pairing::FlowKey;
+use roce::unheard::Room;
 use transport::Urgency;
 
 use super::{FarKey, FarSide};
@@ -14,7 +15,6 @@ use crate::context::Context;
 use crate::failures::Cause;
 use crate::record::{FlowId, Head, Reason};
 use crate::stale_flows::StaleFlow;
-use crate::unheard::Room;
 
 impl FarSide {
     pub(super) fn give_up(&mut self, slot: FarKey, reason: Reason, ctx: &mut Context<'_>) {

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::pairing::FlowKey;
+use roce::unheard::Room;
 use transport::Urgency;
 
 use super::{NearKey, NearSide};
@@ -13,7 +14,6 @@ use crate::record::{FlowId, Head, Reason};
 use crate::retention::Revival;
 use crate::session_end::SessionEnd;
 use crate::stale_flows::StaleFlow;
-use crate::unheard::Room;
 
 /// Flows looked at that failed and may not go yet, for one that a new flow may replace. Where none
 /// of them may go the request is dropped, and the next one looks further. No more than these give

@@ -1,4 +1,4 @@
-//! Flows whose targets have not spoken, and which of them gives way when the table is full.
+//! Entries that nobody has answered, and which gives way when there is no room for more.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,9 +7,9 @@ use std::num::NonZeroU64;
 
 use crate::hosts::Hosts;
 
-/// The place of a flow among a host's, by the order in which they were entered.
+/// The place of an entry among a host's, by the order in which they were entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ticket(NonZeroU64);
+pub struct Ticket(NonZeroU64);
 
 impl Ticket {
     const FIRST: Self = Self(NonZeroU64::MIN);
@@ -20,35 +20,35 @@ impl Ticket {
     }
 }
 
-/// Room for one more flow of a host.
+/// Room for one more entry of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room<K> {
+pub enum Room<K> {
     /// There is some.
     Free,
-    /// There is some if this flow gives way.
+    /// There is some if this entry gives way.
     InPlaceOf(K),
     /// The host has its share.
     None,
 }
 
-/// Flows that give way when the table is full: nothing but their first requests is known of them,
-/// and their requesters have all of those still.
+/// Entries of a table that give way when it is full: flows of which nothing but their first
+/// requests is known, and whatever else nobody has answered or used.
 ///
-/// Whoever invents source addresses has a share of the table for each. Their targets answer nobody,
-/// so these flows are what such a table is full of. A flow that gives way is forgotten, as if the
-/// network had lost its requests: nobody is told anything, and its requester's next try begins it
-/// again. So the order in which they give way decides no more than who has to try again: of the
-/// host that has most of them the oldest, or of all where none has more than [`FEW`].
+/// Whoever invents source addresses has a share of the table for each. Nobody answers those, so
+/// such entries are what the table is full of. One that gives way is forgotten, as if the network
+/// had lost what made it: nobody is told anything, and the next try makes it again. So the order in
+/// which they give way decides no more than who has to try again. It is the oldest of the host that
+/// has most of them, or of all where none has more than [`FEW`].
 ///
 /// # Cost
-/// Nothing per packet. O(log n) for a flow that is entered, leaves or gives way.
+/// Nothing per packet. O(log n) for an entry that is made, leaves or gives way.
 ///
-/// Bound: the flows of the table.
+/// Bound: the entries of the table.
 #[derive(Debug)]
-pub(crate) struct Unheard<K> {
-    flows: BTreeMap<(IpAddr, Ticket), K>,
+pub struct Unheard<K> {
+    entries: BTreeMap<(IpAddr, Ticket), K>,
     hosts: BTreeMap<IpAddr, Standing>,
-    /// The last is the host whose flow gives way next: by its [`rank`] and its oldest.
+    /// The last is the host whose entry gives way next: by its [`rank`] and its oldest.
     order: BTreeSet<(usize, Reverse<Ticket>, IpAddr)>,
     next: Ticket,
 }
@@ -56,48 +56,58 @@ pub(crate) struct Unheard<K> {
 /// A host that begins no more connections at a time is as good as another.
 const FEW: usize = 32;
 
-fn rank(flows: usize) -> usize {
-    flows.max(FEW)
+fn rank(entries: usize) -> usize {
+    entries.max(FEW)
 }
 
-/// A host's flows among them.
+/// A host's entries.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
-    flows: usize,
+    entries: usize,
     oldest: Ticket,
 }
 
 impl<K> Default for Unheard<K> {
     fn default() -> Self {
-        Self { flows: BTreeMap::new(), hosts: BTreeMap::new(), order: BTreeSet::new(), next: Ticket::FIRST }
+        Self { entries: BTreeMap::new(), hosts: BTreeMap::new(), order: BTreeSet::new(), next: Ticket::FIRST }
     }
 }
 
 impl<K: Copy> Unheard<K> {
-    /// Enters a flow that is opened.
-    pub(crate) fn enter(&mut self, host: IpAddr, key: K) -> Ticket {
+    /// Enters what this host has begun.
+    pub fn enter(&mut self, host: IpAddr, key: K) -> Ticket {
         let ticket = self.next;
-        self.next = ticket.next();
-        self.flows.insert((host, ticket), key);
-        self.stand(host, self.of(host) + 1);
+        self.enter_as(ticket, host, key);
         ticket
     }
 
-    /// The flow does not give way any more: it has heard from its target, or is gone.
-    pub(crate) fn leave(&mut self, host: IpAddr, ticket: &mut Option<Ticket>) {
-        if let Some(ticket) = ticket.take()
-            && self.flows.remove(&(host, ticket)).is_some()
-        {
+    /// Enters what stands elsewhere with this ticket.
+    pub fn enter_as(&mut self, ticket: Ticket, host: IpAddr, key: K) {
+        self.next = self.next.max(ticket.next());
+        self.entries.insert((host, ticket), key);
+        self.stand(host, self.of(host) + 1);
+    }
+
+    /// The entry does not give way any more: it is answered, or gone.
+    pub fn leave(&mut self, host: IpAddr, ticket: &mut Option<Ticket>) {
+        if let Some(ticket) = ticket.take() {
+            self.remove(host, ticket);
+        }
+    }
+
+    /// The entry with this ticket does not give way any more, if it is there.
+    pub fn remove(&mut self, host: IpAddr, ticket: Ticket) {
+        if self.entries.remove(&(host, ticket)).is_some() {
             self.stand(host, self.of(host) - 1);
         }
     }
 
-    /// Tells whether one more flow of this host may begin, beside the `all` of `most` that there
-    /// are. What gives way counts as free. So nobody has more than a share by what others hold, and
-    /// a host that is alone has its own to give.
-    pub(crate) fn room_for(&self, host: IpAddr, hosts: &Hosts, all: usize, most: usize) -> Room<K> {
+    /// Tells whether this host may begin one more, beside the `all` of `most` that there are. What
+    /// gives way counts as free. So nobody has more than a share by what others hold, and a host
+    /// that is alone has its own to give.
+    pub fn room_for(&self, host: IpAddr, hosts: &Hosts, all: usize, most: usize) -> Room<K> {
         let own = self.of(host);
-        let others = self.flows.len() - own;
+        let others = self.entries.len() - own;
         let loser = if hosts.may_join(host, all - others.min(all), most) {
             if all < most {
                 return Room::Free;
@@ -114,25 +124,31 @@ impl<K: Copy> Unheard<K> {
         loser.and_then(|loser| self.oldest(loser)).map_or(Room::None, Room::InPlaceOf)
     }
 
-    fn oldest(&self, host: IpAddr) -> Option<K> {
-        let standing = self.hosts.get(&host)?;
-        self.flows.get(&(host, standing.oldest)).copied()
+    /// Returns the entry that gives way next.
+    pub fn next_to_go(&self) -> Option<K> {
+        self.order.last().and_then(|(.., loser)| self.oldest(*loser))
     }
 
-    /// So many flows of this host are there now, the oldest first.
-    fn stand(&mut self, host: IpAddr, flows: usize) {
-        if let Some(Standing { flows, oldest }) = self.hosts.remove(&host) {
-            self.order.remove(&(rank(flows), Reverse(oldest), host));
+    /// Returns this host's oldest.
+    pub fn oldest(&self, host: IpAddr) -> Option<K> {
+        let standing = self.hosts.get(&host)?;
+        self.entries.get(&(host, standing.oldest)).copied()
+    }
+
+    /// So many entries of this host are there now, the oldest first.
+    fn stand(&mut self, host: IpAddr, entries: usize) {
+        if let Some(Standing { entries, oldest }) = self.hosts.remove(&host) {
+            self.order.remove(&(rank(entries), Reverse(oldest), host));
         }
-        let mut own = self.flows.range((host, Ticket::FIRST)..=(host, Ticket::LAST));
+        let mut own = self.entries.range((host, Ticket::FIRST)..=(host, Ticket::LAST));
         if let Some(((_, oldest), _)) = own.next() {
-            self.hosts.insert(host, Standing { flows, oldest: *oldest });
-            self.order.insert((rank(flows), Reverse(*oldest), host));
+            self.hosts.insert(host, Standing { entries, oldest: *oldest });
+            self.order.insert((rank(entries), Reverse(*oldest), host));
         }
     }
 
     fn of(&self, host: IpAddr) -> usize {
-        self.hosts.get(&host).map_or(0, |standing| standing.flows)
+        self.hosts.get(&host).map_or(0, |standing| standing.entries)
     }
 }
 
@@ -238,6 +254,6 @@ mod tests {
         flows.into_iter().for_each(|flow| table.hear(flow));
         assert_eq!(table.begin(host(1)), Room::None);
         assert_eq!(table.begin(host(2)), Room::Free);
-        assert!(table.unheard.flows.len() == 1 && table.unheard.order.len() == 1);
+        assert!(table.unheard.entries.len() == 1 && table.unheard.order.len() == 1);
     }
 }
