@@ -420,7 +420,7 @@ metrics! {
         records_malformed: Counter Count "longhaul_records_malformed_total" "Records from the peer that break the format or name an address not behind it"
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
         records_contradicted: Counter Count "longhaul_records_contradicted_total" "Pieces of records from the peer dropped because they state another length than others of their record"
-        connections_unlearned: Counter Count "longhaul_connections_unlearned_total" "Connection requests not remembered, since as many were as there may be, of all hosts or of one"
+        connections_unlearned: Counter Count "longhaul_connections_unlearned_total" "Connection requests not remembered until their reply, since as many were as there may be, of all hosts or of one"
         flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows to local targets whose requester's queue pair is not known yet, or asked for anew"
         flows_waiting: Gauge Flows "longhaul_flows_waiting" "Flows that wait for a lost session to go on, with something under way"
         flows_remembered: Gauge Flows "longhaul_flows_remembered" "Flows of earlier sessions whose further requests are refused"

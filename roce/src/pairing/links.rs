@@ -2,12 +2,15 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::{Duration, Instant};
 
+use super::idle::Idle;
 use super::{FlowKey, Hosts, Response, Span, reverse, windows};
 use crate::cm::{Terms, Timeout};
+use crate::unheard::Room;
 use crate::wire::{PathMtu, Psn, Qpn};
 
 /// The PSNs that a flow which is gone has asked for, and until when it may be answered.
@@ -39,6 +42,9 @@ pub(super) struct Links {
     /// Connections of which a direction is held.
     used: usize,
     cursor: Option<ByQpn>,
+    /// Connections of which none is, in the order in which they give way.
+    #[serde(skip)]
+    idle: Idle,
 }
 
 /// A direction, in the order of its queue pairs' numbers and then of its hosts. Each response is
@@ -146,6 +152,7 @@ impl Links {
             epoch: now,
             used: 0,
             cursor: None,
+            idle: Idle::default(),
         }
     }
 
@@ -160,6 +167,46 @@ impl Links {
     /// Connections of which no direction is held.
     pub(super) fn unused(&self) -> usize {
         self.links.len() / 2 - self.used
+    }
+
+    /// Puts those of a snapshot in the order in which they may give way.
+    pub(super) fn order(&mut self) {
+        let is_idle = |flow: &FlowKey| !is_used(&self.links, flow);
+        let mut idle: Vec<_> = self
+            .links
+            .iter()
+            .filter(|(ByQpn(flow), _)| is_idle(flow))
+            .map(|(flow, link)| (link.since, flow.0))
+            .collect();
+        idle.sort();
+        idle.into_iter().for_each(|(_, flow)| self.rest(&flow));
+    }
+
+    /// Makes room for one more connection of this host's, where there may be `most` of which no
+    /// direction is held.
+    pub(super) fn make_room(&mut self, host: IpAddr, most: usize) -> bool {
+        match self.idle.room_for(host, self.unused(), most) {
+            Room::Free => true,
+            Room::InPlaceOf(flow) => {
+                self.untie(&flow);
+                true
+            }
+            Room::None => false,
+        }
+    }
+
+    /// No direction of this connection is held, so that it gives way from now on.
+    fn rest(&mut self, flow: &FlowKey) {
+        if let Some(requester_qpn) = self.partner(flow) {
+            self.idle.enter(flow.requester, flow.min(&reverse(flow, requester_qpn)));
+        }
+    }
+
+    /// A direction of this connection is held, or it is forgotten.
+    fn wake(&mut self, flow: &FlowKey) {
+        if let Some(requester_qpn) = self.partner(flow) {
+            self.idle.leave(flow.min(&reverse(flow, requester_qpn)));
+        }
     }
 
     /// Flows that are gone and may still be answered.
@@ -257,6 +304,7 @@ impl Links {
             (link.hold, link.fresh) = (by, false);
             self.used += usize::from(!was_used);
         }
+        self.wake(flow);
     }
 
     /// The owner gives this direction up. What CM told of the connection stays for a while.
@@ -266,9 +314,14 @@ impl Links {
         let Some(link) = self.links.get_mut(&ByQpn(*flow)) else { return };
         (link.hold, link.fresh, link.since) = (Hold::Nobody, false, since);
         let is_of_cm = link.terms.is_some();
-        self.used -= usize::from(was_used && !self.is_used(flow));
-        if !is_of_cm && !self.is_used(flow) {
-            self.untie(flow);
+        let is_used = self.is_used(flow);
+        self.used -= usize::from(was_used && !is_used);
+        match (is_used, is_of_cm) {
+            (true, _) => {}
+            (false, true) => self.rest(flow),
+            (false, false) => {
+                self.untie(flow);
+            }
         }
     }
 
@@ -312,6 +365,7 @@ impl Links {
         for (end, psn) in [flow, back].into_iter().zip(by_cm.into_iter().flat_map(|by_cm| by_cm.first_psns)) {
             self.first_psns.insert(end, psn);
         }
+        self.rest(&flow);
         [one, two, three, four]
     }
 
@@ -321,6 +375,7 @@ impl Links {
             return [None; 2];
         };
         self.used -= usize::from(self.is_used(flow));
+        self.wake(flow);
         [*flow, reverse(flow, requester_qpn)].map(|end| {
             self.first_psns.remove(&end);
             let hold = self.links.remove(&ByQpn(end)).map(|link| link.hold)?;

@@ -6,6 +6,7 @@
 //! the two hosts can have been asked. Neither a UDP port nor likelihood decides anything.
 
 mod calls;
+mod idle;
 mod links;
 mod patience;
 mod share;
@@ -263,7 +264,9 @@ impl Default for Config {
 /// turn a question is repeated ([`Event::Repeat`]) where the host's answers have come faster of
 /// late. So a lost packet costs no turn. A flow whose turn was in vain rests, for longer each time
 /// (up to 1 s), and goes behind those that have had fewer in vain; every 17th turn is one of
-/// theirs. So a dead target's neighbours wait for a few turns, however many are dead. A turn is not
+/// theirs. So a dead target's neighbours wait for a few turns, however many are dead. A flow that
+/// was answered before goes before all others of these, until it has had three turns in vain: who
+/// begins ever more flows that nobody answers does not keep it from asking. A turn is not
 /// in vain if its question was answered to a requester whose earlier flow may still be answered so:
 /// the flow asks again once that is over.
 ///
@@ -295,8 +298,8 @@ impl Default for Config {
 /// - `capacity` flows at targets, with those that are gone and may still be answered. Of these one
 ///   requester's host has at most eight times what is still free: alone it gets eight ninths, and
 ///   the next one finds room. Beyond, `open` answers [`Full`].
-/// - As many unused connections from CM and as many unanswered CM requests. Further ones are not
-///   remembered, and their flows ask.
+/// - As many unused connections from CM, and as many CM requests. Of each the oldest of the host
+///   that has most gives way to a further one, and the flows concerned ask.
 /// - 127 windows of two hosts; further flows wait.
 /// - Events: a few for each call, and for each flow one turn, one rest and one repeat.
 ///
@@ -386,7 +389,7 @@ impl Pairings {
         }
         let known = self.links.take_fresh(&flow, Hold::Target);
         if known.is_none() {
-            self.turns.insert(flow, 0);
+            self.turns.insert(flow);
             // Until then its answer could be the answer to the one before, which had the same name.
             if let Some(until) = self.links.late_until(&flow).filter(|until| *until > now) {
                 self.turns.rest(&flow, until);
@@ -435,7 +438,7 @@ impl Pairings {
     /// asks as if it had none.
     pub fn ask_anew(&mut self, flow: &FlowKey) {
         if self.links.is_held(flow) {
-            self.turns.insert(*flow, 1);
+            self.turns.insert_answered(*flow);
         }
     }
 
@@ -501,7 +504,7 @@ impl Pairings {
             // The half at the requester of the other direction hears from its own target who its
             // partner is.
             if other != flow && hold == Hold::Target {
-                self.turns.insert(other, 1);
+                self.turns.insert_answered(other);
                 self.event(Event::Unpaired(other));
             }
         }
@@ -534,9 +537,7 @@ impl Pairings {
     }
 
     fn handle_reply(&mut self, src: IpAddr, dst: IpAddr, rep: &Rep<'_>, now: Instant) {
-        let Some(call) = self.calls.get_mut(dst, src, rep.remote_comm_id()) else { return };
-        call.answered = Some(rep.qpn());
-        let call = *call;
+        let Some(call) = self.calls.answer((dst, src), rep.remote_comm_id(), rep.qpn()) else { return };
         let flow = FlowKey { requester: dst, target: src, target_qpn: rep.qpn() };
         let reply = Offer::of_rep(rep);
         let Call { path_mtu, retries, .. } = call;
@@ -588,7 +589,7 @@ impl Pairings {
         let ends = [(flow, requester_qpn), (back, flow.target_qpn)];
         let wanted =
             ends.iter().any(|(end, _)| self.turns.contains(end)) || self.links.partner(&flow).is_some();
-        if !wanted && self.links.unused() >= self.config.capacity {
+        if !wanted && !self.links.make_room(flow.requester, self.config.capacity) {
             return;
         }
         for (other, hold) in self.links.tie(flow, requester_qpn, Some(by_cm), now).into_iter().flatten() {
@@ -654,7 +655,8 @@ impl Pairings {
         self.shares.total()
     }
 
-    /// CM requests not remembered, since as many were as there may be, of all or of one caller.
+    /// CM requests not remembered until their reply, since as many were as there may be, of all or
+    /// of one caller.
     pub fn refused_calls(&self) -> u64 {
         self.calls.refused()
     }

@@ -1,6 +1,6 @@
 //! How long an answer may take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,16 @@ const EPOCH: Duration = Duration::from_secs(60);
 
 /// The slowest first answers of each target host, measured all the time.
 ///
-/// Bound: `most` hosts. One more is not measured, and is waited for as an unknown one.
+/// Bound: `most` hosts. One of which nothing counts any more gives way to another. Where there is
+/// none, one more host is not measured, and is waited for as an unknown one: to forget what counts
+/// of another host would be to wait too short a time for its answers.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Patience {
     most: usize,
     hosts: BTreeMap<IpAddr, Slowest>,
+    /// They in the order in which their epochs began.
+    #[serde(skip)]
+    order: BTreeSet<(Instant, IpAddr)>,
 }
 
 #[serde_with::serde_as]
@@ -43,13 +48,32 @@ struct Slowest {
 
 impl Patience {
     pub(super) fn new(most: usize) -> Patience {
-        Patience { most, hosts: BTreeMap::new() }
+        Patience { most, hosts: BTreeMap::new(), order: BTreeSet::new() }
+    }
+
+    /// Puts the hosts of a snapshot in order.
+    pub(super) fn order(&mut self) {
+        self.order = self.hosts.iter().map(|(host, slowest)| (slowest.since, *host)).collect();
+    }
+
+    /// Makes room for one more host.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.hosts.len() < self.most {
+            return true;
+        }
+        let is_over = |(since, _): &(Instant, IpAddr)| now.saturating_duration_since(*since) >= EPOCH * 2;
+        let Some((since, host)) = self.order.first().copied().filter(is_over) else { return false };
+        self.order.remove(&(since, host));
+        self.hosts.remove(&host).is_some()
     }
 
     /// A target at this host has answered after so long. `is_clear`: it was asked once.
     pub(super) fn note(&mut self, host: IpAddr, took: Duration, is_clear: bool, now: Instant) {
-        if self.hosts.len() >= self.most && !self.hosts.contains_key(&host) {
-            return;
+        if !self.hosts.contains_key(&host) {
+            if !self.make_room(now) {
+                return;
+            }
+            self.order.insert((now, host));
         }
         let slowest = self.hosts.entry(host).or_insert(Slowest {
             by_epoch: [took, UNKNOWN / 2],
@@ -58,6 +82,8 @@ impl Patience {
         });
         if now.saturating_duration_since(slowest.since) >= EPOCH {
             let [last, _] = slowest.by_epoch;
+            self.order.remove(&(slowest.since, host));
+            self.order.insert((now, host));
             *slowest = Slowest { by_epoch: [took, last], clear: None, since: now };
         }
         let [last, _] = &mut slowest.by_epoch;
@@ -106,5 +132,14 @@ mod tests {
         let other = IpAddr::from([10, 0, 0, 2]);
         patience.note(other, millis(1), true, now);
         assert_eq!(patience.of(other), UNKNOWN, "there is no room for it");
+        now += EPOCH * 2 - millis(1);
+        patience.note(other, millis(1), true, now);
+        assert_eq!((patience.of(other), patience.of(host)), (UNKNOWN, LEAST), "it still counts");
+        now += millis(1);
+        patience.note(other, millis(40), true, now);
+        assert_eq!((patience.of(other), patience.of(host)), (millis(80), UNKNOWN), "nothing does any more");
+        patience.order.clear();
+        patience.order();
+        assert_eq!(patience.order.len(), 1);
     }
 }

@@ -14,6 +14,9 @@ const SCAN: usize = 8;
 /// So many flows that have had no turn go before one that has had some in vain, while any of either
 /// wait.
 const STREAK: u32 = 16;
+/// A flow that was answered before goes before all others that have had turns in vain, until it has
+/// had so many itself.
+const ANSWERED_TURNS: u8 = 3;
 /// The longest rest after a turn in vain.
 const MOST_REST: Duration = Duration::from_secs(1);
 /// After so many turns in vain the answer's time counts from the last request: before, the target
@@ -45,8 +48,11 @@ pub(super) struct Turns {
 /// A flow that may not send before it has a turn.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Wait {
-    /// Turns that it has had in vain.
+    /// Turns that it has had in vain. One that was answered before begins with one.
     vain: u8,
+    /// It was answered before.
+    #[serde(skip)]
+    is_answered: bool,
     /// In its next turn nobody else is to ask: what it heard may have been another target's word.
     wants_alone: bool,
     stage: Stage,
@@ -70,13 +76,20 @@ enum Stage {
     Resting(#[serde_as(as = "snapshot::At")] Instant),
 }
 
+impl Wait {
+    /// Place among those that have had turns in vain.
+    fn rank(&self) -> u8 {
+        if self.is_answered && self.vain <= ANSWERED_TURNS { 0 } else { self.vain }
+    }
+}
+
 /// An ordered pair of hosts with flows that wait.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Pair {
     windows: Windows,
     /// Flows that have had no turn.
     fresh: BTreeMap<u64, FlowKey>,
-    /// Flows that have had turns in vain, those with the fewest first.
+    /// Flows that have had turns in vain, those with the least [`Wait::rank`] first.
     tried: BTreeMap<(u8, u64), FlowKey>,
     /// Turns of fresh flows since one of the others had one.
     streak: u32,
@@ -85,6 +98,14 @@ struct Pair {
 impl Pair {
     fn is_empty(&self) -> bool {
         self.windows.is_empty() && self.fresh.is_empty() && self.tried.is_empty()
+    }
+
+    /// The flow is queued no more. In a snapshot it does not say that it was answered before.
+    fn remove(&mut self, wait: &Wait, ticket: u64) {
+        self.fresh.remove(&ticket);
+        for rank in [0, wait.vain] {
+            self.tried.remove(&(rank, ticket));
+        }
     }
 
     /// The flows at the front, in the order of their turns.
@@ -133,10 +154,21 @@ impl Turns {
         self.patience.of(hosts.target)
     }
 
-    /// The flow waits from now on. `vain`: turns that count as had.
-    pub(super) fn insert(&mut self, flow: FlowKey, vain: u8) {
-        let wait = Wait { vain, wants_alone: false, stage: Stage::Idle, window: None };
+    /// The flow waits from now on.
+    pub(super) fn insert(&mut self, flow: FlowKey) {
+        let wait = Wait { vain: 0, is_answered: false, wants_alone: false, stage: Stage::Idle, window: None };
         self.waits.entry(flow).or_insert(wait);
+    }
+
+    /// The flow, which was answered before, waits from now on. Others that begin go before it.
+    pub(super) fn insert_answered(&mut self, flow: FlowKey) {
+        let wait = Wait { vain: 1, is_answered: true, wants_alone: false, stage: Stage::Idle, window: None };
+        self.waits.entry(flow).or_insert(wait);
+    }
+
+    /// Puts what a snapshot has no order of in order.
+    pub(super) fn order(&mut self) {
+        self.patience.order();
     }
 
     /// A flow that has asked nothing yet is to wait until then.
@@ -242,7 +274,7 @@ impl Turns {
         if wait.vain == 0 {
             pair.fresh.insert(ticket, *flow);
         } else {
-            pair.tried.insert((wait.vain, ticket), *flow);
+            pair.tried.insert((wait.rank(), ticket), *flow);
         }
     }
 
@@ -413,8 +445,7 @@ impl Turns {
         match wait.stage {
             Stage::Queued { ticket, .. } => {
                 if let Some(pair) = self.pairs.get_mut(&flow.hosts()) {
-                    pair.fresh.remove(&ticket);
-                    pair.tried.remove(&(wait.vain, ticket));
+                    pair.remove(&wait, ticket);
                 }
             }
             Stage::Resting(at) => {
@@ -549,7 +580,7 @@ fn open(
 ) -> bool {
     let Some(wait) = waits.get(flow) else { return false };
     let Stage::Queued { ticket, span } = wait.stage else { return false };
-    let (vain, own, is_alone) = (wait.vain, wait.window, wait.wants_alone);
+    let (own, is_alone) = (wait.window, wait.wants_alone);
     if pair.windows.is_taken_alone() || is_alone && pair.windows.is_any_out(own) {
         return false;
     }
@@ -583,9 +614,8 @@ fn open(
         return false;
     };
     (wait.stage, wait.window) = (Stage::Asking, Some(at));
-    pair.fresh.remove(&ticket);
-    pair.tried.remove(&(vain, ticket));
-    pair.streak = if vain == 0 { pair.streak.saturating_add(1) } else { 0 };
+    pair.remove(wait, ticket);
+    pair.streak = if wait.vain == 0 { pair.streak.saturating_add(1) } else { 0 };
     true
 }
 

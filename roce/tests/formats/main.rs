@@ -9,6 +9,7 @@ mod fields;
 mod golden;
 mod ip;
 mod pairing;
+mod pairing_crowd;
 mod pairing_simulation;
 mod pairing_turns;
 mod properties;

@@ -144,6 +144,7 @@ impl Gateway {
         (gateway.sessions, gateway.ended, gateway.ident) = (sessions, ended, ident);
         gateway.near.restore(&gateway.common.settings);
         gateway.far.restore();
+        gateway.common.pairings.order();
         gateway.near.order();
         gateway.far.order();
         if is_other {
