@@ -30,7 +30,7 @@ use roce::pairing::FlowKey;
 use roce::unheard::{Ticket, Unheard};
 use roce::wire::{Packet, Psn, Qpn};
 use slotmap::SlotMap;
-use targets::{TargetKey, Targets};
+use targets::{TargetKey, Targets, Waiting};
 use timing::Timing;
 use transport::{Reservation, Urgency};
 
@@ -266,14 +266,15 @@ impl NearSide {
         }
         let class = flow.judge(addressing, packet, ctx);
         // One that failed asks for none, and refuses while there is no session, too.
-        let on_the_way = self.targets.bytes(flow.places.target) + packet.bytes.len();
-        let has_room = ctx.senders.has_room(class, packet.bytes.len())
-            && on_the_way <= targets::hard_limit(ctx.settings.total_buffer);
-        if !has_room && !flow.near.is_failed() && !flow.near.asks_no_room(packet, ctx.now) {
+        let asks_no_room = flow.near.is_failed() || flow.near.asks_no_room(packet, ctx.now);
+        let len = packet.bytes.len();
+        let has_room = asks_no_room || ctx.senders.has_room(class, len) && self.make_way(slot, len, ctx);
+        if !has_room {
             return self.drop_without_room(slot, class, packet, ctx);
         }
+        let Some(flow) = self.flows.get_mut(slot) else { return };
         let has_headroom = ctx.senders.has_headroom(class);
-        let target_keeps_up = on_the_way <= targets::soft_limit(ctx.settings.total_buffer);
+        let target_keeps_up = self.targets.keeps_up(&flow.places, len, ctx.settings.total_buffer);
         flow.near.set_writable(has_headroom && target_keeps_up, ctx.now);
         if !has_headroom {
             self.withheld.add(slot, &mut flow.places.withheld, class);
@@ -371,10 +372,12 @@ impl NearSide {
     fn touch(&mut self, slot: NearKey) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let outstanding = if flow.near.is_failed() { 0 } else { flow.near.outstanding_bytes() };
-        self.targets.count(flow.places.target, &mut flow.places.counted, outstanding);
         if flow.places.unheard.is_some() && !flow.is_unheard() {
+            self.targets.leave_unheard(&flow.places);
             self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
         }
+        let waiting = Waiting { flow: slot, since: flow.last_progress };
+        self.targets.count(&mut flow.places, outstanding, waiting);
         if !flow.places.queued {
             flow.places.queued = true;
             self.ready.push_back(slot);

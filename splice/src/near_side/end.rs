@@ -7,6 +7,7 @@ use roce::pairing::FlowKey;
 use roce::unheard::Room;
 use transport::Urgency;
 
+use super::targets::Waiting;
 use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::failures::{By, Cause};
@@ -237,6 +238,7 @@ impl NearSide {
             return;
         }
         flow.places.unheard = Some(self.unheard.enter(flow.addressing.src, slot));
+        self.targets.enter_unheard(&flow.places, Waiting { flow: slot, since: flow.last_progress });
     }
 
     /// One of the flow's queue pairs now belongs to another connection.
@@ -277,6 +279,8 @@ impl NearSide {
         flow.take_revival(ctx);
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
+        let waiting = Waiting { flow: slot, since: ctx.now };
+        self.targets.count(&mut flow.places, 0, waiting);
         self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
         if let Some(retention) = ctx.retention {
             retention.clear(&mut flow.run);
@@ -285,9 +289,8 @@ impl NearSide {
         self.budget.forget(&mut flow, ctx.settings.grouping);
         self.withheld.forget(flow.places.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.demand.expected, 0);
-        self.targets.count(flow.places.target, &mut flow.places.counted, 0);
         self.release_target(flow.places.target, ctx);
-        self.targets.leave(flow.places.target, slot, flow.places.counted);
+        self.targets.leave(flow.places.target, slot);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

@@ -32,7 +32,7 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let (mut anew, mut revival) = (None, None);
+        let (mut anew, mut revival, mut was_heard) = (None, None, false);
         let mut run = Run::default();
         self.renew_config(ctx.settings);
         let known = self.by_key.get(&key);
@@ -46,6 +46,7 @@ impl NearSide {
             }
             anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
             revival = flow.take_revival(ctx);
+            was_heard = flow.places.unheard.is_none();
             ctx.stats.replaced += 1;
             run = self.take_run(slot);
             self.close(slot, ctx);
@@ -55,7 +56,7 @@ impl NearSide {
             return None;
         }
         let is_anew = anew.is_some();
-        let is_new = !is_anew && packet.bth.opcode.starts_message();
+        let is_new = !was_heard && packet.bth.opcode.starts_message();
         let mut near = match anew {
             // It takes the place of the one before.
             Some(near) => near,

@@ -2,10 +2,12 @@
 //! the gateway there can hold them.
 
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
+use roce::unheard::{Room, Unheard};
 use slotmap::SlotMap;
 
-use super::{NearKey, NearSide};
+use super::{NearKey, NearSide, Places};
 use crate::context::Context;
 use crate::lookup::Lookup;
 use crate::reclaimer::host_share;
@@ -23,8 +25,22 @@ struct Target {
     shares: usize,
     /// Bytes that it has not answered yet: at most so much can its gateway have to hold.
     bytes: usize,
+    /// Those of flows that it has never answered.
+    #[serde(skip)]
+    unheard: usize,
+    /// These flows, which give way.
+    #[serde(skip)]
+    waiting: Unheard<Waiting>,
     /// Flows whose mid-message ACKs are withheld for its sake.
     withheld: Vec<NearKey>,
+}
+
+/// A flow with bytes on their way to a target that has never answered it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) flow: NearKey,
+    /// When the first of them went.
+    pub(super) since: Instant,
 }
 
 /// Counts the bytes that a requester's flows have on their way to a target.
@@ -34,12 +50,23 @@ struct Share {
     requester: IpAddr,
     flows: usize,
     bytes: usize,
+    /// Those of flows that the target has never answered.
+    #[serde(skip)]
+    unheard: usize,
 }
 
 /// The target hosts of all near flows, and the requesters' shares of each.
 ///
 /// A requester may have [`ALPHA`] times as much on its way to a target as is free of the target's
-/// limit: whatever one sends, another finds room. Bound: as many as flows.
+/// limit: whatever one sends, another finds room.
+///
+/// At the limit flows give way that the target has never answered ([`Unheard`]). For one that it
+/// has answered they do where they have more than a [part](UNHEARD_PART) of the limit. For another
+/// one they do after a [time](grace); if its requester has [much](MUCH_PART) there, it is its
+/// requester's own that does. So whoever invents source addresses keeps nobody's flows from a
+/// target for longer. Where nothing gives way, the packet is dropped.
+///
+/// Bound: as many as flows.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Targets {
     targets: SlotMap<HostKey, Target>,
@@ -51,6 +78,19 @@ pub(super) struct Targets {
 /// Bytes that a requester may have on their way to a target for each that is free. One that heeds
 /// nothing then stays below the limit from which on all are slowed.
 const ALPHA: usize = 5;
+
+/// Part of the limit, as a divisor, that flows which a target has never answered may have without
+/// giving way to those that it has.
+const UNHEARD_PART: usize = 8;
+/// Part of the limit, as a divisor, beyond which a requester's flows that a target has never
+/// answered take nobody else's place.
+const MUCH_PART: usize = 64;
+
+/// The time for which a flow need not give way to another one that begins: twice what an answer
+/// takes, and what hosts and queues add to that.
+fn grace(rtt: Duration) -> Duration {
+    2 * rtt + Duration::from_millis(50)
+}
 
 impl Targets {
     pub(super) fn new() -> Self {
@@ -76,7 +116,14 @@ impl Targets {
 
     fn open(&mut self, address: IpAddr, requester: IpAddr) -> TargetKey {
         let target = self.by_address.get(&address).unwrap_or_else(|| {
-            let target = Target { address, shares: 0, bytes: 0, withheld: Vec::new() };
+            let target = Target {
+                address,
+                shares: 0,
+                bytes: 0,
+                unheard: 0,
+                waiting: Unheard::default(),
+                withheld: Vec::new(),
+            };
             let key = self.targets.insert(target);
             self.by_address.insert(address, key);
             key
@@ -84,14 +131,13 @@ impl Targets {
         if let Some(target) = self.targets.get_mut(target) {
             target.shares += 1;
         }
-        let key = self.shares.insert(Share { target, requester, flows: 0, bytes: 0 });
+        let key = self.shares.insert(Share { target, requester, flows: 0, bytes: 0, unheard: 0 });
         self.by_hosts.insert((address, requester), key);
         key
     }
 
-    /// A flow is gone, which had so much counted.
-    pub(super) fn leave(&mut self, key: TargetKey, flow: NearKey, mut counted: u32) {
-        self.count(key, &mut counted, 0);
+    /// A flow is gone that has nothing counted any more.
+    pub(super) fn leave(&mut self, key: TargetKey, flow: NearKey) {
         let Some(share) = self.shares.get_mut(key) else { return };
         share.flows -= 1;
         let (host, requester, is_over) = (share.target, share.requester, share.flows == 0);
@@ -109,21 +155,89 @@ impl Targets {
     }
 
     /// A flow has so much outstanding now.
-    pub(super) fn count(&mut self, key: TargetKey, counted: &mut u32, now: usize) {
-        let Some(share) = self.shares.get_mut(key) else { return };
+    pub(super) fn count(&mut self, places: &mut Places, now: usize, waiting: Waiting) {
+        let Some(share) = self.shares.get_mut(places.target) else { return };
         let Some(target) = self.targets.get_mut(share.target) else { return };
         let now = u32::try_from(now).unwrap_or(u32::MAX);
-        for bytes in [&mut share.bytes, &mut target.bytes] {
-            *bytes = *bytes - *counted as usize + now as usize;
+        let before = std::mem::replace(&mut places.counted, now);
+        let recount = |bytes: &mut usize| *bytes = *bytes - before as usize + now as usize;
+        [&mut share.bytes, &mut target.bytes].into_iter().for_each(recount);
+        let Some(ticket) = places.unheard else { return };
+        [&mut share.unheard, &mut target.unheard].into_iter().for_each(recount);
+        match (before, now) {
+            (0, 1..) => target.waiting.enter_as(ticket, share.requester, waiting),
+            (1.., 0) => target.waiting.remove(share.requester, ticket),
+            _ => {}
         }
-        *counted = now;
+    }
+
+    /// The flow may give way from now on, with what it has outstanding.
+    pub(super) fn enter_unheard(&mut self, places: &Places, waiting: Waiting) {
+        let (Some(ticket), 1..) = (places.unheard, places.counted) else { return };
+        let Some(share) = self.shares.get_mut(places.target) else { return };
+        let Some(target) = self.targets.get_mut(share.target) else { return };
+        share.unheard += places.counted as usize;
+        target.unheard += places.counted as usize;
+        target.waiting.enter_as(ticket, share.requester, waiting);
+    }
+
+    /// The flow does not give way any more.
+    pub(super) fn leave_unheard(&mut self, places: &Places) {
+        let (Some(ticket), 1..) = (places.unheard, places.counted) else { return };
+        let Some(share) = self.shares.get_mut(places.target) else { return };
+        let Some(target) = self.targets.get_mut(share.target) else { return };
+        share.unheard -= places.counted as usize;
+        target.unheard -= places.counted as usize;
+        target.waiting.remove(share.requester, ticket);
     }
 
     /// Returns what counts as on its way to the target for one more packet of this requester's: all
     /// there is, and its own part of it once more, [`ALPHA`] to one.
-    pub(super) fn bytes(&self, key: TargetKey) -> usize {
+    fn all(&self, key: TargetKey) -> usize {
         let Some(share) = self.shares.get(key) else { return 0 };
         self.targets.get(share.target).map_or(0, |target| target.bytes) + share.bytes / ALPHA
+    }
+
+    /// The same without what gives way.
+    fn lasting(&self, key: TargetKey) -> usize {
+        let Some(share) = self.shares.get(key) else { return 0 };
+        let target = self.targets.get(share.target).map_or(0, |target| target.bytes - target.unheard);
+        target + (share.bytes - share.unheard) / ALPHA
+    }
+
+    /// Tells whether the flow may have ACKs inside messages, with so many bytes more.
+    pub(super) fn keeps_up(&self, places: &Places, len: usize, total_buffer: usize) -> bool {
+        let all = places.unheard.is_some();
+        let bytes = if all { self.all(places.target) } else { self.lasting(places.target) };
+        bytes + len <= soft_limit(total_buffer)
+    }
+
+    /// Tells whether the flow may have so many bytes more on their way, which is no more than
+    /// `limit` together.
+    fn room_for(
+        &self,
+        (flow, places): (NearKey, &Places),
+        len: usize,
+        limit: usize,
+        is_old: impl Fn(&Waiting) -> bool,
+    ) -> Room<NearKey> {
+        if self.all(places.target) + len <= limit {
+            return Room::Free;
+        }
+        let Some(share) = self.shares.get(places.target) else { return Room::None };
+        let Some(target) = self.targets.get(share.target) else { return Room::None };
+        let next = target.waiting.next_to_go();
+        let loser = match places.unheard {
+            None if self.lasting(places.target) + len > limit => None,
+            None if target.unheard > limit / UNHEARD_PART => next,
+            None => None,
+            Some(_) if share.unheard > limit / MUCH_PART => {
+                target.waiting.oldest(share.requester).filter(is_old)
+            }
+            Some(_) => next.filter(is_old),
+        };
+        let loser = loser.map(|loser| loser.flow).filter(|loser| *loser != flow);
+        loser.map_or(Room::None, Room::InPlaceOf)
     }
 
     /// The flow's mid-message ACKs are withheld, and it is on nobody's list yet.
@@ -142,21 +256,44 @@ impl Targets {
 
 /// Beyond that, requesters get no ACKs inside messages. `total_buffer` is taken to be the peer's as
 /// well.
-pub(super) fn soft_limit(total_buffer: usize) -> usize {
+fn soft_limit(total_buffer: usize) -> usize {
     host_share(total_buffer) / 4 * 3
 }
 
 /// Beyond that, requests are dropped: just below what the peer's gateway lets the flows to one
 /// target hold, before it ends them.
-pub(super) fn hard_limit(total_buffer: usize) -> usize {
+fn hard_limit(total_buffer: usize) -> usize {
     host_share(total_buffer) / 8 * 7
 }
 
+/// Flows that give way for one packet at most. Each has been opened by a packet.
+const LOOKS: usize = 64;
+
 impl NearSide {
+    /// Tells whether a flow may have so many bytes more on their way to its target. What the target
+    /// has never answered gives way for it, as if its packets had been lost.
+    pub(super) fn make_way(&mut self, slot: NearKey, len: usize, ctx: &mut Context<'_>) -> bool {
+        let limit = hard_limit(ctx.settings.total_buffer);
+        let (now, grace) = (ctx.now, grace(ctx.settings.rtt));
+        let is_old = |waiting: &Waiting| now.saturating_duration_since(waiting.since) >= grace;
+        for _ in 0..LOOKS {
+            let Some(flow) = self.flows.get(slot) else { return false };
+            match self.targets.room_for((slot, &flow.places), len, limit, is_old) {
+                Room::Free => return true,
+                Room::InPlaceOf(other) => {
+                    ctx.stats.evicted += 1;
+                    self.close(other, ctx);
+                }
+                Room::None => return false,
+            }
+        }
+        false
+    }
+
     /// The target of this flow may have answered: those that go there as well may have ACKs again.
     pub(super) fn release_target(&mut self, key: TargetKey, ctx: &mut Context<'_>) {
         let limit = soft_limit(ctx.settings.total_buffer);
-        while self.targets.bytes(key) <= limit
+        while self.targets.lasting(key) <= limit
             && let Some(slot) = self.targets.release(key)
         {
             let Some(flow) = self.flows.get_mut(slot) else { continue };

@@ -1,5 +1,7 @@
 //! One host floods, another does what it always does: the class is shared, the link is short.
 
+mod absent;
+
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

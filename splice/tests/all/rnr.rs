@@ -296,7 +296,7 @@ fn a_requester_for_which_there_is_no_room_is_told_to_wait() {
             sites.cross();
             sites.deliver(1 - from).unwrap();
         }
-        fill(&mut sites);
+        fill_for_good(&mut sites);
         send(&mut sites, first);
         let told = heard(&mut sites);
         let waits = Syndrome::Rnr { timer: RnrTimer::new(20) };
@@ -310,7 +310,7 @@ fn a_repetition_is_answered_though_there_is_no_room() {
     let mut sites = Sites::new(49_152, |settings| Settings { total_buffer: 4 << 20, ..settings });
     complete_first(&mut sites);
     send(&mut sites, Psn::new(1));
-    fill(&mut sites);
+    fill_for_good(&mut sites);
     let dropped = |sites: &mut Sites| sites.gateways[0].stats().lan_drops[LanDrop::NoRoom as usize];
     let before = dropped(&mut sites);
     assert!(before > 0);
@@ -350,11 +350,37 @@ fn a_requester_that_was_refused_is_told_of_room() {
 fn fill(sites: &mut Sites) {
     let mut others = 0u32;
     while sites.gateways[0].stats().lan_drops.iter().sum::<u64>() == 0 {
-        let mut other = write_request(Qpn::new(0x99 + others / 1000), 256);
-        other[9..12].copy_from_slice(&u32::to_be_bytes(others % 1000)[1..]);
-        let datagram = Datagram { addressing: sites.addressing[0], transport: &other };
-        sites.gateways[0].handle_lan(&datagram, sites.now);
+        write(sites, others / 1000, others % 1000);
         others += 1;
+    }
+}
+
+fn write(sites: &mut Sites, other: u32, psn: u32) {
+    let mut request = write_request(Qpn::new(0x99 + other), 256);
+    request[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
+    let datagram = Datagram { addressing: sites.addressing[0], transport: &request };
+    sites.gateways[0].handle_lan(&datagram, sites.now);
+}
+
+/// The same of queue pairs that the target has answered, so that nothing gives way.
+fn fill_for_good(sites: &mut Sites) {
+    let others = 0..8;
+    for other in others.clone() {
+        write(sites, other, 0);
+        sites.now += STEP;
+        sites.cross();
+        while sites.deliver(1).is_some() {}
+        sites.acknowledge(Qpn::new(0x4000 + other), Psn::new(0), 1);
+        sites.cross();
+        assert!(heard(sites).is_some_and(|(_, qpn, _)| qpn == Qpn::new(0x4000 + other)));
+    }
+    for psn in 1.. {
+        for other in others.clone() {
+            write(sites, other, psn);
+            if sites.gateways[0].stats().lan_drops.iter().sum::<u64>() > 0 {
+                return;
+            }
+        }
     }
 }
 

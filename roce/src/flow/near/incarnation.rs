@@ -79,6 +79,10 @@ struct Earlier {
     /// Others send in the requester's name. Version 1 of snapshots does not know of it.
     #[serde(skip)]
     is_imitated: bool,
+    /// None of it is a target's word: that has spoken of no flow before. Version 1 of snapshots
+    /// does not know of it.
+    #[serde(skip)]
+    is_unheard: bool,
 }
 
 impl Incarnation {
@@ -88,7 +92,7 @@ impl Incarnation {
 
     /// The incarnation of a flow that takes the place of another one.
     fn after(earlier: Earlier) -> Incarnation {
-        let Earlier { lost, before, own, owed, amid, is_imitated } = &earlier;
+        let Earlier { lost, before, own, owed, amid, is_imitated, is_unheard: _ } = &earlier;
         let is_any = lost.is_some()
             || owed.is_some()
             || amid.is_some()
@@ -98,7 +102,7 @@ impl Incarnation {
     }
 
     pub(super) fn is_known_from_before(&self) -> bool {
-        self.earlier.is_some()
+        self.earlier.as_ref().is_some_and(|earlier| !earlier.is_unheard)
     }
 
     pub(super) fn owed(&self) -> Option<&Owed> {
@@ -222,7 +226,9 @@ impl Near {
         let goes_on = self.goes_on_at();
         let (own, before) = (goes_on.filter(is_own), goes_on.filter(|goes_on| !is_own(goes_on)));
         let (lost, owed, amid) = (self.incarnation.lost(), self.left_for(psn), self.amid_for(psn));
-        near.incarnation = Incarnation::after(Earlier { lost, before, own, owed, amid, is_imitated });
+        let is_unheard = self.has_heard_nothing();
+        let earlier = Earlier { lost, before, own, owed, amid, is_imitated, is_unheard };
+        near.incarnation = Incarnation::after(earlier);
         near.begin(psn, style);
         near
     }
