@@ -58,6 +58,8 @@ pub enum Order {
         lanes: u8,
         /// Prefixes that the peer takes for this site's; none if it does not say.
         takes: Arc<[IpNet]>,
+        /// The peer takes it for no end of a flow that there was no place for its other half.
+        begins_again: bool,
         /// Flows of the session before that are this thread's, as the peer knows them.
         remembered: Vec<StaleFlow>,
         /// The flows of the session before go on.

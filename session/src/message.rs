@@ -99,6 +99,9 @@ pub struct Hello {
     pub remote: Vec<IpNet>,
     /// It takes pairings of flows that outlive its process. Earlier builds do not say.
     pub takes_living: bool,
+    /// It takes it for no end of a flow that there was no place for its other half. Earlier builds
+    /// do not know of that.
+    pub begins_again: bool,
 }
 
 /// Bytes of a [`Ticket`].
@@ -416,6 +419,8 @@ pub fn encode_all_pairings(pairings: &[Pairing], out: &mut Vec<u8>) {
 
 /// Bit of a HELLO's habits: see [`Hello::takes_living`].
 const TAKES_LIVING: u8 = 1;
+/// Another one: see [`Hello::begins_again`].
+const BEGINS_AGAIN: u8 = 2;
 
 impl Hello {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -436,7 +441,8 @@ impl Hello {
         out.push(u8::try_from(build.len()).unwrap_or(u8::MAX));
         out.extend_from_slice(build);
         encode_prefixes(&self.remote, out);
-        out.push(u8::from(self.takes_living));
+        let habits = [(self.takes_living, TAKES_LIVING), (self.begins_again, BEGINS_AGAIN)];
+        out.push(habits.into_iter().filter(|(has, _)| *has).map(|(_, bit)| bit).sum());
     }
 
     /// Bytes behind the habits are left unread: later revisions of the same version may add fields
@@ -468,7 +474,7 @@ impl Hello {
         let (resume_for, ticket) = if body.rest.is_empty() { (0, None) } else { decode_resume(body)? };
         let build = if body.rest.is_empty() { String::new() } else { decode_build(body)? };
         let remote = if body.rest.is_empty() { Vec::new() } else { decode_prefixes(body)? };
-        let takes_living = !body.rest.is_empty() && body.u8()? & TAKES_LIVING != 0;
+        let habits = if body.rest.is_empty() { 0 } else { body.u8()? };
         Ok(Hello {
             site,
             session,
@@ -480,7 +486,8 @@ impl Hello {
             ticket,
             build,
             remote,
-            takes_living,
+            takes_living: habits & TAKES_LIVING != 0,
+            begins_again: habits & BEGINS_AGAIN != 0,
         })
     }
 }

@@ -16,7 +16,7 @@ use crate::openings::Openings;
 use crate::outgoing;
 use crate::piggybacked_acks::PiggybackedAcks;
 use crate::pool::Pool;
-use crate::record::Head;
+use crate::record::{Head, Reason};
 use crate::renewals::Renewals;
 use crate::retention::Retention;
 use crate::session_end::{SILENCE, SessionEnd};
@@ -43,6 +43,8 @@ pub(crate) struct Common {
     pub(crate) renewals: Renewals,
     /// `None`: nothing outlives the process.
     pub(crate) retention: Option<Retention>,
+    /// See [`Gateway::peer_begins_again`](crate::Gateway::peer_begins_again).
+    pub(crate) peer_begins_again: bool,
     pub(crate) stats: Stats,
 }
 
@@ -63,6 +65,7 @@ impl Common {
             openings: &mut self.openings,
             renewals: &mut self.renewals,
             retention: &mut self.retention,
+            peer_begins_again: self.peer_begins_again,
             stats: &mut self.stats,
             now,
         }
@@ -84,6 +87,7 @@ pub(crate) struct Context<'a> {
     pub(crate) openings: &'a mut Openings,
     pub(crate) renewals: &'a mut Renewals,
     pub(crate) retention: &'a mut Option<Retention>,
+    pub(crate) peer_begins_again: bool,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }
@@ -93,6 +97,13 @@ impl Context<'_> {
     /// [`Gateway::session_lost`](crate::Gateway::session_lost).
     pub(crate) fn is_parked(&self) -> bool {
         self.senders.has_streams() && !self.senders.is_up()
+    }
+
+    /// Returns what to say to the peer of a flow for which there is no place.
+    ///
+    /// Rule: `docs/protocol.md#rule-no-place`.
+    pub(crate) fn no_place(&self) -> Reason {
+        if self.peer_begins_again { Reason::NoPlace } else { Reason::NoRoom }
     }
 
     /// Counts a flow that has ended in an error, and keeps it for [`Gateway::take_failures`].

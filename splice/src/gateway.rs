@@ -106,6 +106,7 @@ impl Gateway {
                 openings: Openings::new(),
                 renewals: Renewals::default(),
                 retention: None,
+                peer_begins_again: true,
                 stats: Stats::default(),
                 settings,
             },
@@ -519,6 +520,13 @@ impl Gateway {
     /// session.
     pub fn peer_takes(&mut self, prefixes: Arc<[IpNet]>) {
         self.peer_takes = prefixes;
+    }
+
+    /// Tells whether the peer takes it for no end of a flow that there was no place for its other
+    /// half. One that does not is told that there was no room, which ends the flow. Holds until it
+    /// is told anew, with each session; before, the peer does.
+    pub fn peer_begins_again(&mut self, does: bool) {
+        self.common.peer_begins_again = does;
     }
 
     /// Returns true between [`Gateway::session_lost`] and what ends that.

@@ -248,8 +248,19 @@ impl<O: Observer> PeerSide<O> {
         loop {
             let now = Instant::now();
             match self.orders.try_recv() {
-                Ok(Order::Up { sealer, opener, rtt, max_packet, lanes, takes, remembered, resumes }) => {
+                Ok(Order::Up {
+                    sealer,
+                    opener,
+                    rtt,
+                    max_packet,
+                    lanes,
+                    takes,
+                    begins_again,
+                    remembered,
+                    resumes,
+                }) => {
                     let max_packet = max_packet.min(self.max_packet);
+                    self.core.peer_begins_again(begins_again);
                     if self.change_session((rtt, max_packet, lanes), remembered, resumes, lan, now) {
                         self.core.peer_takes(takes);
                         self.begin(Session { sealer, opener, max_packet, lost: None, heard: now });

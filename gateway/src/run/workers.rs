@@ -194,6 +194,7 @@ impl Workers {
                 max_packet: usize::from(peer.max_datagram).saturating_sub(OVERHEAD),
                 lanes: peer.lanes,
                 takes: Arc::clone(&takes),
+                begins_again: peer.begins_again,
                 remembered: remembered.iter().filter(is_its).copied().collect(),
                 resumes,
             });

@@ -194,6 +194,8 @@ pub struct PeerInfo {
     /// Prefixes that it takes for this site's: it drops what comes in another name. None if it does
     /// not say.
     pub takes: Vec<IpNet>,
+    /// See [`Hello::begins_again`](crate::message::Hello::begins_again).
+    pub begins_again: bool,
     /// How long flows wait for the session if it is lost, on both sides.
     pub resume_for: Duration,
     /// Session number in datagrams from the peer.

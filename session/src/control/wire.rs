@@ -228,6 +228,7 @@ fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
         build: config.build.clone(),
         remote: config.remote.clone(),
         takes_living: config.outlives.load(Ordering::Relaxed),
+        begins_again: true,
     };
     Message::Hello(hello).encode(&mut bytes);
     bytes
@@ -314,6 +315,7 @@ fn judge(
         max_datagram: config.max_datagram.min(hello.max_datagram),
         lanes: hello.lanes,
         takes: hello.remote,
+        begins_again: hello.begins_again,
         resume_for: config.resume_for.min(Duration::from_millis(hello.resume_for.into())),
         local_session,
         remote_session: hello.session,

@@ -24,6 +24,7 @@ fn golden_bytes() {
         build: "0.2".into(),
         remote: vec!["10.0.1.0/24".parse().unwrap(), "2001:db8::/32".parse().unwrap()],
         takes_living: true,
+        begins_again: false,
     });
     #[rustfmt::skip]
     assert_eq!(encoded(&hello), [
@@ -98,6 +99,7 @@ fn fields_that_a_later_revision_adds_are_skipped() {
         build: String::new(),
         remote: Vec::new(),
         takes_living: false,
+        begins_again: false,
     });
     let mut bytes = encoded(&hello);
     bytes[3] += 2;
@@ -108,6 +110,33 @@ fn fields_that_a_later_revision_adds_are_skipped() {
         bytes.truncate(bytes.len() - fields);
         bytes[3] -= fields as u8;
         assert_eq!(Message::decode(&bytes).unwrap(), Some((hello.clone(), bytes.len())));
+    }
+}
+
+/// A bit each of the last byte, which earlier revisions ignore.
+#[test]
+fn habits_are_bits() {
+    for (habits, takes_living, begins_again) in
+        [(0, false, false), (1, true, false), (2, false, true), (3, true, true)]
+    {
+        let hello = Hello {
+            site: "a".into(),
+            session: 7,
+            ciphers: Ciphers::from_wire(3),
+            max_datagram: 9000,
+            lanes: 1,
+            threads: 1,
+            resume_for: 0,
+            ticket: None,
+            build: String::new(),
+            remote: Vec::new(),
+            takes_living,
+            begins_again,
+        };
+        let mut bytes = encoded(&Message::Hello(hello.clone()));
+        assert_eq!(bytes.last(), Some(&habits));
+        *bytes.last_mut().unwrap() |= 0xfc;
+        assert_eq!(Message::decode(&bytes).unwrap(), Some((Message::Hello(hello), bytes.len())));
     }
 }
 
@@ -126,6 +155,7 @@ fn a_build_that_cannot_be_shown_is_none() {
             build: build.into(),
             remote: Vec::new(),
             takes_living: true,
+            begins_again: true,
         };
         match Message::decode(&encoded(&Message::Hello(hello))) {
             Ok(Some((Message::Hello(hello), _))) => hello.build,
@@ -291,6 +321,7 @@ fn any_message() -> impl Strategy<Value = Message> {
                 build,
                 remote,
                 takes_living: bits % 3 == 0,
+                begins_again: bits % 5 == 0,
             })
         });
     let pairings = (any::<bool>(), prop::collection::vec(any_pairing(), 0..20))

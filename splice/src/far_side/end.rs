@@ -229,7 +229,7 @@ impl FarSide {
         let Some(flow) = self.flows.get(slot) else { return };
         let id = flow.id;
         if self.by_id.get(&id) == Some(slot) {
-            let head = Head::Fail { flow: id, reason: Reason::NoPlace };
+            let head = Head::Fail { flow: id, reason: ctx.no_place() };
             // Without room the near half gives up waiting, in its time.
             let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
             note_closed(&mut self.closed, id);

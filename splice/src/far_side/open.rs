@@ -139,11 +139,13 @@ impl FarSide {
     ) {
         let key = FlowKey { requester: addressing.src, target: addressing.dst, target_qpn };
         let class = ctx.classes.classify(&traffic(addressing, target_qpn.get()), Some(0));
-        if reason == Reason::NoPlace {
+        let reason = if reason == Reason::NoPlace {
             ctx.stats.evicted += 1;
+            ctx.no_place()
         } else {
             ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, (reason.into(), By::Us), class));
-        }
+            reason
+        };
         // Without room the requester's own retry brings the next request, and with it the next
         // refusal.
         let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);

@@ -154,3 +154,21 @@ fn flows_that_take_the_place_of_unheard_ones_give_way_as_well() {
         assert!(done > 100, "{opcode:?}: {done} {:?}", world.sites.gateways[0].stats());
     }
 }
+
+/// A peer that knows nothing of a flow that begins again is told that there is no room. It gives
+/// the flow up, and drops no record of ours.
+#[test]
+fn an_older_peer_is_told_that_there_is_no_room() {
+    for begins_again in [false, true] {
+        let mut world = World::new(0, None);
+        world.sites = Sites::new(0xc123, |settings| {
+            let is_near = settings.remote.contains(&"10.0.1.0/24".parse().unwrap());
+            Settings { flows: if is_near { 100_000 } else { 90 }, rate: RATE, ..settings }
+        });
+        world.sites.gateways[1].peer_begins_again(begins_again);
+        invent(&mut world, Duration::from_millis(100));
+        let [near, far] = world.sites.gateways.each_mut().map(|gateway| gateway.stats().clone());
+        assert!(far.evicted > 100 && near.bad_records == 0, "{} {}", far.evicted, near.bad_records);
+        assert_eq!(near.failed.iter().sum::<u64>() > 100, !begins_again, "{:?}", near.failed);
+    }
+}
