@@ -1,5 +1,5 @@
 //! Several gateways of one site: which of them speaks for two hosts
-//! (`docs/adr/0024-several-gateways.md`). Not wired yet: no gateway has members today.
+//! (`docs/adr/0024-several-gateways.md`).
 //!
 //! A member is one of a site's gateways. Each runs one [`Members`]. For two hosts, one member of a
 //! site is to speak to the host there. By its view that is the *owner*: the live member with the
@@ -21,8 +21,9 @@
 mod arbiter;
 mod claims;
 mod lease;
+pub mod wire;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -111,8 +112,8 @@ pub struct LeaseId {
 /// A word from one member to another. Whoever drives the core authenticates the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// To members of the own site: this process lives, and takes its part.
-    Alive,
+    /// To members of the own site: this process lives, takes its part, and reaches so many peers.
+    Alive(Reach),
     /// To a peer: extend the lease. Nanoseconds since the sender's start.
     Beat(u64),
     /// The peer's answer, with the number of the beat. Without a lease: it has just been started,
@@ -120,8 +121,8 @@ pub enum Message {
     Beaten(u64, Option<LeaseId>),
     /// To peers: the sender is to speak for the pair under this term.
     Claim(HostPair, Term),
-    /// The peer agrees, as long as this lease lasts.
-    Agreed(HostPair, Term, LeaseId),
+    /// The peer agrees, as long as this lease lasts, and has agreed with nobody else since.
+    Agreed(HostPair, Term, LeaseId, Since),
     /// The peer does not agree with the first term: it knows of the second.
     Outbid(HostPair, Term, Term),
     /// The peer asks the holder to fall silent for this term.
@@ -130,6 +131,22 @@ pub enum Message {
     Yielded(HostPair, Term),
     /// The sender speaks no more under this term.
     Release(HostPair, Term),
+    /// A peer to the pair's owner: whoever spoke for the pair has no lease any more.
+    Wanted(HostPair),
+}
+
+/// The number of an agreement, as the peer that agreed counts them. It stays the same as long as
+/// the peer has agreed with nobody else in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Since(pub u64);
+
+/// How many peers a member reaches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Peers that it has had a lease of without a break, for as long as a lease lasts.
+    pub steadily: u8,
+    /// Peers that it has a lease of, or had one of within the time that a lease lasts.
+    pub lately: u8,
 }
 
 /// Times of the core.
@@ -148,6 +165,9 @@ pub struct Times {
     pub hold_off: Duration,
     /// A pair that nothing comes for is forgotten after this.
     pub idle: Duration,
+    /// A peer remembers its agreement for so long after the lease's end. Who has a lease again by
+    /// then, and was replaced by nobody, goes on with its flows.
+    pub remembered: Duration,
 }
 
 impl Default for Times {
@@ -159,6 +179,7 @@ impl Default for Times {
             retry: Duration::from_millis(50),
             hold_off: Duration::from_secs(1),
             idle: Duration::from_secs(300),
+            remembered: Duration::from_secs(600),
         }
     }
 }
@@ -216,13 +237,24 @@ pub struct Members {
     next_beat: Instant,
     /// When tables are next looked through for what can be forgotten.
     next_sweep: Instant,
+    /// It is about to end, and takes no part any more.
+    is_leaving: bool,
+    news: News,
 }
+
+/// Pairs whose speaker at the other site has changed.
+///
+/// # Bounds
+/// One entry for each pair that the arbiter may know.
+#[derive(Debug, Default)]
+struct News(BTreeSet<HostPair>);
 
 /// Another member of the own site.
 #[derive(Debug)]
 struct Other {
     member: MemberId,
     heard: Option<Instant>,
+    reach: Reach,
 }
 
 /// Messages on their way out.
@@ -258,10 +290,14 @@ impl Members {
             me,
             times,
             started: now,
-            others: others.map(|member| Other { member: *member, heard: None }).collect(),
+            others: others
+                .map(|member| Other { member: *member, heard: None, reach: Reach::default() })
+                .collect(),
             peers: peers.map(|peer| PeerLease::new(*peer)).collect(),
             claims: Claims::new(pairs),
             arbiter: Arbiter::new(me.incarnation, pairs, now + times.lease_by_peer()),
+            is_leaving: false,
+            news: News::default(),
             out: Outbox { queue: VecDeque::new(), most: pairs.saturating_add(4 * MOST_MEMBERS) },
             next_beat: now,
             next_sweep: now + times.lease,
@@ -270,17 +306,44 @@ impl Members {
 
     /// Returns the live members of the own site, this one among them once it takes its part: it
     /// first listens for as long as others would need to be heard.
+    ///
+    /// One that reaches fewer peers than another does not count. The other must have reached more
+    /// for a while, so that an outage of all ways, and its end, move no pair.
     pub fn live(&self, now: Instant) -> impl Iterator<Item = MemberId> {
-        let me = self.takes_part(now).then_some(self.me.member);
+        let most = self.heard(now).map(|(_, reach)| reach.steadily).max().unwrap_or(0);
+        self.heard(now).filter(move |(_, reach)| reach.lately >= most).map(|(member, _)| member)
+    }
+
+    /// The members that live, and whom they reach.
+    fn heard(&self, now: Instant) -> impl Iterator<Item = (MemberId, Reach)> {
+        let me = self.takes_part(now).then(|| (self.me.member, self.reach(now)));
         let dead = self.times.dead;
         let is_live = move |other: &&Other| {
             other.heard.is_some_and(|heard| now.saturating_duration_since(heard) < dead)
         };
-        self.others.iter().filter(is_live).map(|other| other.member).chain(me)
+        self.others.iter().filter(is_live).map(|other| (other.member, other.reach)).chain(me)
+    }
+
+    /// Returns how many peers this member reaches.
+    #[must_use]
+    pub fn reach(&self, now: Instant) -> Reach {
+        let count = |is_one: &dyn Fn(&&PeerLease) -> bool| {
+            u8::try_from(self.peers.iter().filter(is_one).count()).unwrap_or(u8::MAX)
+        };
+        let lease = self.times.lease;
+        Reach {
+            steadily: count(&|peer| peer.is_held_for(lease, now)),
+            lately: count(&|peer| peer.was_held_within(lease, now)),
+        }
     }
 
     fn takes_part(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.started) >= self.times.dead
+        !self.is_leaving && now.saturating_duration_since(self.started) >= self.times.dead
+    }
+
+    /// The process is about to end: it speaks for no pair any more, and lets its leases run out.
+    pub fn leave(&mut self) {
+        self.is_leaving = true;
     }
 
     /// Decides what becomes of a frame or a record of the pair. `handed_by`: the member that handed
@@ -288,7 +351,6 @@ impl Members {
     pub fn arrived(&mut self, pair: HostPair, handed_by: Option<MemberId>, now: Instant) -> Fate {
         let owner = owner(pair, self.live(now));
         if owner != Some(self.me.member) {
-            self.release(pair);
             return match (handed_by, owner) {
                 (None, Some(owner)) => Fate::HandOver(owner),
                 (None, None) => Fate::NotYet,
@@ -333,20 +395,47 @@ impl Members {
         claim.term().filter(|_| is_mine && claim.is_agreed(&self.peers, now))
     }
 
+    /// Returns true if something has come for the pair lately that this member was to speak for.
+    #[must_use]
+    pub fn knows(&self, pair: HostPair) -> bool {
+        self.claims.find(pair).is_some()
+    }
+
+    /// Returns the number of the time in which this member speaks for the pair, if it does. Within
+    /// one time no other member has spoken that a peer which agrees knows of.
+    pub fn stand(&mut self, pair: HostPair, now: Instant) -> Option<u64> {
+        if !self.speaks(pair, now) {
+            return None;
+        }
+        self.claims.stand(pair, &self.peers, now)
+    }
+
+    /// Returns the peer's member that speaks for the pair by this one's agreement, and since when.
+    #[must_use]
+    pub fn holder(&self, pair: HostPair, now: Instant) -> Option<(MemberId, Since)> {
+        self.arbiter.holder(pair, now)
+    }
+
+    /// Returns a pair whose speaker at the other site has changed, by what this member agreed to.
+    pub fn poll_news(&mut self) -> Option<HostPair> {
+        self.news.0.pop_first()
+    }
+
     /// Returns the peer's member that records of the pair go to: the one that this one agrees with,
     /// or else the owner among those that have a lease here.
     #[must_use]
     pub fn towards(&self, pair: HostPair, now: Instant) -> Option<MemberId> {
-        self.arbiter.holder(pair, now).or_else(|| owner(pair, self.arbiter.leased(now)))
+        let holder = self.arbiter.holder(pair, now).map(|(member, _)| member);
+        holder.or_else(|| owner(pair, self.arbiter.leased(now)))
     }
 
     /// Takes a message of a process of either site. What does not come from a known member is
     /// ignored.
     pub fn handle_message(&mut self, from: Process, message: Message, now: Instant) {
-        if message == Message::Alive {
+        if let Message::Alive(reach) = message {
             let mut others = self.others.iter_mut();
             if let Some(other) = others.find(|other| other.member == from.member) {
-                other.heard = Some(now);
+                (other.heard, other.reach) = (Some(now), reach);
             }
         } else if let Some(place) = self.peers.iter().position(|peer| peer.member() == from.member) {
             self.handle_peer(from, place, message, now);
@@ -356,7 +445,7 @@ impl Members {
     /// Takes a message of the peer at a place.
     fn handle_peer(&mut self, from: Process, place: usize, message: Message, now: Instant) {
         match message {
-            Message::Alive => {}
+            Message::Alive(_) => {}
             Message::Beat(sent) => {
                 let lease = self.arbiter.beat(from, self.times.lease_by_peer(), now);
                 self.out.push(from.member, Message::Beaten(sent, lease));
@@ -368,13 +457,17 @@ impl Members {
                     peer.answered(sent, lease, &self.times, now);
                 }
             }
-            Message::Claim(pair, term) => self.arbiter.claim(pair, term, from, now, &mut self.out),
-            Message::Yielded(pair, to) => self.arbiter.yielded(pair, to, from, now, &mut self.out),
-            Message::Release(pair, term) => self.arbiter.release(pair, term, from, now, &mut self.out),
-            Message::Agreed(pair, term, lease) => {
+            Message::Claim(..) | Message::Yielded(..) | Message::Release(..) => {
+                let tell = (&mut self.out, &mut self.news);
+                self.arbiter.handle(message, from, now, tell);
+            }
+            Message::Agreed(pair, term, lease, since) => {
                 if let Some(claim) = self.claims.known(pair) {
-                    claim.agreed(term, place, lease);
+                    claim.agreed(term, place, (lease, since));
                 }
+            }
+            Message::Wanted(pair) => {
+                let _ = self.arrived(pair, None, now);
             }
             Message::Outbid(pair, term, by) => {
                 if self.claims.known(pair).is_some_and(|claim| claim.term() == Some(term)) {
@@ -386,13 +479,6 @@ impl Members {
                 self.claims.give_way(pair, to, now + self.times.hold_off);
                 self.out.push(from.member, Message::Yielded(pair, to));
             }
-        }
-    }
-
-    /// The pair is another member's by the view.
-    fn release(&mut self, pair: HostPair) {
-        if let Some(term) = self.claims.known(pair).and_then(claims::Claim::leave) {
-            self.tell_release(pair, term);
         }
     }
 
@@ -420,12 +506,13 @@ impl Members {
         }
         self.next_beat = now + self.times.beat;
         if self.takes_part(now) {
+            let reach = self.reach(now);
             for other in &self.others {
-                self.out.push(other.member, Message::Alive);
+                self.out.push(other.member, Message::Alive(reach));
             }
         }
         let sent = now.saturating_duration_since(self.started).as_nanos();
-        for peer in &self.peers {
+        for peer in self.peers.iter().filter(|_| !self.is_leaving) {
             self.out.push(peer.member(), Message::Beat(u64::try_from(sent).unwrap_or(u64::MAX)));
         }
         if now >= self.next_sweep {
@@ -433,7 +520,7 @@ impl Members {
             for (pair, term) in self.claims.forget_idle(self.times.idle, now) {
                 self.tell_release(pair, term);
             }
-            self.arbiter.forget_void(now);
+            self.arbiter.sweep(self.times.remembered, now, &mut self.out);
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{HostPair, LeaseId, MOST_MEMBERS, MemberId, Message, Outbox, Process, Term};
+use super::{HostPair, LeaseId, MOST_MEMBERS, MemberId, Message, News, Outbox, Process, Since, Term, owner};
 
 /// Leases given, and agreements under them.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub(super) struct Arbiter {
     tenants: Vec<Tenant>,
     by_pair: BTreeMap<HostPair, Agreement>,
     most: usize,
+    /// Counts agreements.
+    agreements: u64,
 }
 
 /// A process of the other site, and its lease.
@@ -30,9 +32,23 @@ struct Tenant {
 struct Agreement {
     /// The highest term that was claimed.
     highest: Term,
-    /// The term agreed to, and the number of the lease that it stands under.
-    holder: Option<(Term, u64)>,
+    /// The term agreed to last.
+    holder: Option<Holder>,
+    /// When somebody last had a lease who holds the pair, or claims it.
+    used: Instant,
 }
+
+/// Who speaks for a pair, as far as this member agreed.
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    term: Term,
+    /// The number of the lease that the agreement stands under.
+    lease: u64,
+    since: Since,
+}
+
+/// Where the arbiter's words go: messages, and what the own member has to know.
+type Tell<'a> = (&'a mut Outbox, &'a mut News);
 
 /// Processes that may have a lease: some lives of each member.
 const MOST_TENANTS: usize = 4 * MOST_MEMBERS;
@@ -40,7 +56,7 @@ const MOST_TENANTS: usize = 4 * MOST_MEMBERS;
 impl Arbiter {
     pub(super) fn new(incarnation: u64, most: usize, abstains_until: Instant) -> Self {
         let by_pair = BTreeMap::new();
-        Self { incarnation, abstains_until, leases: 0, tenants: Vec::new(), by_pair, most }
+        Self { incarnation, abstains_until, leases: 0, tenants: Vec::new(), by_pair, most, agreements: 0 }
     }
 
     /// Gives or extends a lease; `None`: it is too early, or there are too many.
@@ -79,96 +95,108 @@ impl Arbiter {
     }
 
     /// Returns the member that this one agrees with.
-    pub(super) fn holder(&self, pair: HostPair, now: Instant) -> Option<MemberId> {
-        let (term, _) = self.valid_holder(self.by_pair.get(&pair)?, now)?;
-        Some(term.by.member)
+    pub(super) fn holder(&self, pair: HostPair, now: Instant) -> Option<(MemberId, Since)> {
+        let holder = self.valid_holder(self.by_pair.get(&pair)?, now)?;
+        Some((holder.term.by.member, holder.since))
     }
 
     /// Returns the holder if its lease is still that of the agreement.
-    fn valid_holder(&self, agreement: &Agreement, now: Instant) -> Option<(Term, u64)> {
-        agreement.holder.filter(|(term, lease)| self.lease(term.by, now) == Some(*lease))
+    fn valid_holder(&self, agreement: &Agreement, now: Instant) -> Option<Holder> {
+        agreement.holder.filter(|holder| self.lease(holder.term.by, now) == Some(holder.lease))
+    }
+
+    /// Takes a message of a member that claims pairs.
+    pub(super) fn handle(&mut self, message: Message, from: Process, now: Instant, tell: Tell<'_>) {
+        match message {
+            Message::Claim(pair, term) => self.claim(pair, term, from, now, tell),
+            Message::Yielded(pair, to) => {
+                self.give_up(pair, |term| term.by == from && term < to, now, tell);
+            }
+            Message::Release(pair, term) => {
+                self.give_up(pair, |held| term.by == from && held == term, now, tell);
+            }
+            _ => {}
+        }
     }
 
     /// Takes a claim: agrees, asks the holder to yield first, or says which term is higher.
-    pub(super) fn claim(
-        &mut self,
-        pair: HostPair,
-        term: Term,
-        from: Process,
-        now: Instant,
-        out: &mut Outbox,
-    ) {
+    fn claim(&mut self, pair: HostPair, term: Term, from: Process, now: Instant, tell: Tell<'_>) {
         let is_honest = term.by == from && now >= self.abstains_until;
         if !is_honest || self.lease(from, now).is_none() {
             return;
         }
         if self.by_pair.len() >= self.most && !self.by_pair.contains_key(&pair) {
-            return;
+            self.forget_void(Duration::ZERO, now);
+            if self.by_pair.len() >= self.most {
+                return;
+            }
         }
-        let agreement = self.by_pair.entry(pair).or_insert(Agreement { highest: term, holder: None });
+        let new = Agreement { highest: term, holder: None, used: now };
+        let agreement = self.by_pair.entry(pair).or_insert(new);
         if agreement.highest > term {
-            return out.push(from.member, Message::Outbid(pair, term, agreement.highest));
+            return tell.0.push(from.member, Message::Outbid(pair, term, agreement.highest));
         }
         agreement.highest = term;
-        self.settle(pair, now, out);
+        self.settle(pair, now, tell);
     }
 
-    /// The holder says that it is silent for a higher term.
-    pub(super) fn yielded(
-        &mut self,
-        pair: HostPair,
-        to: Term,
-        from: Process,
-        now: Instant,
-        out: &mut Outbox,
-    ) {
+    /// The holder says that it is silent, if its term is one that this is about.
+    fn give_up(&mut self, pair: HostPair, is_it: impl Fn(Term) -> bool, now: Instant, tell: Tell<'_>) {
         let Some(agreement) = self.by_pair.get_mut(&pair) else { return };
-        if agreement.holder.take_if(|(term, _)| term.by == from && *term < to).is_some() {
-            self.settle(pair, now, out);
-        }
-    }
-
-    /// The holder says that it is silent.
-    pub(super) fn release(
-        &mut self,
-        pair: HostPair,
-        term: Term,
-        from: Process,
-        now: Instant,
-        out: &mut Outbox,
-    ) {
-        let Some(agreement) = self.by_pair.get_mut(&pair) else { return };
-        if agreement.holder.take_if(|(held, _)| term.by == from && *held == term).is_some()
-            && agreement.highest > term
-        {
-            self.settle(pair, now, out);
+        let Some(holder) = agreement.holder.take_if(|holder| is_it(holder.term)) else { return };
+        if agreement.highest > holder.term {
+            self.settle(pair, now, tell);
         }
     }
 
     /// Agrees with the highest term, once nobody else can still count on an agreement.
-    fn settle(&mut self, pair: HostPair, now: Instant, out: &mut Outbox) {
+    fn settle(&mut self, pair: HostPair, now: Instant, (out, news): Tell<'_>) {
         let Some(agreement) = self.by_pair.get(&pair) else { return };
         let highest = agreement.highest;
         let Some(lease) = self.lease(highest.by, now) else { return };
-        if let Some((held, _)) = self.valid_holder(agreement, now)
-            && held.by != highest.by
+        if let Some(holder) = self.valid_holder(agreement, now)
+            && holder.term.by != highest.by
         {
-            return out.push(held.by.member, Message::Yield(pair, highest));
+            return out.push(holder.term.by.member, Message::Yield(pair, highest));
+        }
+        let before = agreement.holder.filter(|holder| holder.term == highest);
+        let since = before.map_or(Since(self.agreements + 1), |holder| holder.since);
+        if before.is_none() {
+            self.agreements += 1;
+            news.0.insert(pair);
         }
         if let Some(agreement) = self.by_pair.get_mut(&pair) {
-            agreement.holder = Some((highest, lease));
+            agreement.holder = Some(Holder { term: highest, lease, since });
+            agreement.used = now;
         }
         let lease = LeaseId { incarnation: self.incarnation, count: lease };
-        out.push(highest.by.member, Message::Agreed(pair, highest, lease));
+        out.push(highest.by.member, Message::Agreed(pair, highest, lease, since));
     }
 
-    /// Forgets pairs that nobody can count on: neither a holder nor a claim has a lease.
-    pub(super) fn forget_void(&mut self, now: Instant) {
+    /// Forgets pairs that nobody has had a lease for in so long. Tells owners of those whose
+    /// speaker has none: they may speak.
+    pub(super) fn sweep(&mut self, remembered: Duration, now: Instant, out: &mut Outbox) {
+        self.forget_void(remembered, now);
+        for (pair, agreement) in &self.by_pair {
+            // Who said that nothing comes for the pair is not replaced.
+            let is_widowed = agreement.holder.is_some() && self.valid_holder(agreement, now).is_none();
+            if let Some(heir) = owner(*pair, self.leased(now)).filter(|_| is_widowed) {
+                out.push(heir, Message::Wanted(*pair));
+            }
+        }
+    }
+
+    fn forget_void(&mut self, remembered: Duration, now: Instant) {
         self.tenants.retain(|tenant| now < tenant.until);
         let tenants = &self.tenants;
         let is_leased = |process: Process| tenants.iter().any(|tenant| tenant.process == process);
         self.by_pair.retain(|_, agreement| {
-            is_leased(agreement.highest.by) || agreement.holder.is_some_and(|(term, _)| is_leased(term.by))
+            let holder = agreement.holder.map(|holder| holder.term.by);
+            if is_leased(agreement.highest.by) || holder.is_some_and(is_leased) {
+                agreement.used = now;
+            }
+            let unused = now.saturating_duration_since(agreement.used);
+            agreement.used == now || unused < remembered
         });
     }
 }

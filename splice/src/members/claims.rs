@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::lease::PeerLease;
-use super::{HostPair, LeaseId, MOST_MEMBERS, Process, Term, Times};
+use super::{HostPair, LeaseId, MOST_MEMBERS, Process, Since, Term, Times};
 
 /// All pairs that something came for.
 #[derive(Debug)]
@@ -13,6 +13,8 @@ pub(super) struct Claims {
     most: usize,
     /// The highest count of a term for a pair that is not in the table. New claims are above it.
     floor: u64,
+    /// Counts the times in which a pair was spoken for.
+    stands: u64,
 }
 
 /// A member's claim on one pair.
@@ -23,6 +25,15 @@ pub(super) struct Claim {
     state: State,
     /// When something last came.
     used: Instant,
+    stand: Stand,
+}
+
+/// The last time in which the member spoke for a pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stand {
+    number: u64,
+    /// The agreements that it had at last, in the peers' order.
+    under: [Option<(u64, Since)>; MOST_MEMBERS],
 }
 
 #[derive(Debug)]
@@ -33,7 +44,7 @@ enum State {
     Claimed {
         term: Term,
         /// The leases under which peers agreed, in the peers' order.
-        agreed: [Option<LeaseId>; MOST_MEMBERS],
+        agreed: [Option<(LeaseId, Since)>; MOST_MEMBERS],
         asked: Option<Instant>,
     },
     /// Another process has a higher term.
@@ -42,7 +53,7 @@ enum State {
 
 impl Claims {
     pub(super) fn new(most: usize) -> Self {
-        Self { by_pair: BTreeMap::new(), most, floor: 0 }
+        Self { by_pair: BTreeMap::new(), most, floor: 0, stands: 0 }
     }
 
     /// Returns the pair's claim for something that came; `None`: there are too many.
@@ -50,7 +61,7 @@ impl Claims {
         if self.by_pair.len() >= self.most && !self.by_pair.contains_key(&pair) {
             return None;
         }
-        let idle = || Claim { known: self.floor, state: State::Idle, used: now };
+        let idle = || Claim { known: self.floor, state: State::Idle, used: now, stand: Stand::default() };
         let claim = self.by_pair.entry(pair).or_insert_with(idle);
         claim.used = now;
         Some(claim)
@@ -58,6 +69,26 @@ impl Claims {
 
     pub(super) fn find(&self, pair: HostPair) -> Option<&Claim> {
         self.by_pair.get(&pair)
+    }
+
+    /// Returns the number of the time in which the pair, which is agreed, is spoken for. It is
+    /// another one unless a peer has agreed all the while.
+    pub(super) fn stand(&mut self, pair: HostPair, peers: &[PeerLease], now: Instant) -> Option<u64> {
+        let claim = self.by_pair.get_mut(&pair)?;
+        let State::Claimed { agreed, .. } = &claim.state else { return None };
+        let mut under = [None; MOST_MEMBERS];
+        for ((place, peer), agreed) in under.iter_mut().zip(peers).zip(agreed) {
+            let held = agreed.filter(|(lease, _)| peer.valid(now) == Some(*lease));
+            *place = held.map(|(lease, since)| (lease.incarnation, since));
+        }
+        let before = claim.stand;
+        let goes_on = under.iter().zip(before.under).any(|(now, then)| now.is_some() && *now == then);
+        if !goes_on {
+            self.stands += 1;
+            claim.stand.number = self.stands;
+        }
+        claim.stand.under = under;
+        Some(claim.stand.number)
     }
 
     pub(super) fn known(&mut self, pair: HostPair) -> Option<&mut Claim> {
@@ -108,7 +139,8 @@ impl Claim {
     /// Returns true if the peer at a place would have to agree, and has not.
     pub(super) fn lacks(&self, peer: &PeerLease, place: usize, now: Instant) -> bool {
         let State::Claimed { agreed, .. } = &self.state else { return peer.valid(now).is_some() };
-        peer.valid(now).is_some_and(|lease| agreed.get(place).copied().flatten() != Some(lease))
+        let agreed = agreed.get(place).copied().flatten().map(|(lease, _)| lease);
+        peer.valid(now).is_some_and(|lease| agreed != Some(lease))
     }
 
     /// Returns the term that is claimed: a new one, if none was.
@@ -133,12 +165,12 @@ impl Claim {
     }
 
     /// Takes that the peer at a place agrees with a term.
-    pub(super) fn agreed(&mut self, with: Term, place: usize, lease: LeaseId) {
+    pub(super) fn agreed(&mut self, with: Term, place: usize, agreement: (LeaseId, Since)) {
         if let State::Claimed { term, agreed, .. } = &mut self.state
             && *term == with
             && let Some(agreed) = agreed.get_mut(place)
         {
-            *agreed = Some(lease);
+            *agreed = Some(agreement);
         }
     }
 
@@ -146,12 +178,5 @@ impl Claim {
     pub(super) fn outbid_by(&mut self, term: Term, until: Instant) {
         self.known = self.known.max(term.count);
         self.state = State::Outbid { by: term.by, until };
-    }
-
-    /// Falls silent since the pair is another member's; returns the term that it had.
-    pub(super) fn leave(&mut self) -> Option<Term> {
-        let term = self.term();
-        self.state = State::Idle;
-        term
     }
 }

@@ -1,6 +1,6 @@
 //! Leases at the peers, as the member that has them sees them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{LeaseId, MemberId, Times};
 
@@ -12,11 +12,15 @@ pub(super) struct PeerLease {
     answered: Option<Instant>,
     /// The lease and its end, which the peer sees later.
     lease: Option<(LeaseId, Instant)>,
+    /// Since when there has been a lease without a break.
+    held_since: Option<Instant>,
+    /// The end of the last lease.
+    held_until: Option<Instant>,
 }
 
 impl PeerLease {
     pub(super) fn new(peer: MemberId) -> Self {
-        Self { peer, answered: None, lease: None }
+        Self { peer, answered: None, lease: None, held_since: None, held_until: None }
     }
 
     pub(super) fn member(&self) -> MemberId {
@@ -29,8 +33,26 @@ impl PeerLease {
         if sent > now || self.answered.is_some_and(|last| sent < last) {
             return;
         }
+        if self.valid(now).is_none() {
+            self.held_since = None;
+        }
         self.answered = Some(sent);
         self.lease = lease.map(|lease| (lease, sent + times.lease));
+        if let Some((_, end)) = self.lease {
+            self.held_since.get_or_insert(now);
+            self.held_until = Some(end);
+        }
+    }
+
+    /// Returns true if there is a lease, and has been for so long.
+    pub(super) fn is_held_for(&self, time: Duration, now: Instant) -> bool {
+        let held = self.held_since.filter(|_| self.valid(now).is_some());
+        held.is_some_and(|since| now.saturating_duration_since(since) >= time)
+    }
+
+    /// Returns true if there is a lease, or was one so shortly ago.
+    pub(super) fn was_held_within(&self, time: Duration, now: Instant) -> bool {
+        self.held_until.is_some_and(|end| now.saturating_duration_since(end) < time)
     }
 
     /// Returns the lease if it lasts.

@@ -197,11 +197,11 @@ fn without_agreement_or_after_the_lease_nothing_is_said() {
     // Of another term, of another lease, of a stranger.
     let later = Term { count: term.count + 1, ..term };
     let other = LeaseId { count: 4, ..lease };
-    member.handle_message(peer, Message::Agreed(pair(1), later, lease), now);
-    member.handle_message(peer, Message::Agreed(pair(1), term, other), now);
-    member.handle_message(process(MemberId(5), 1), Message::Agreed(pair(1), term, lease), now);
+    member.handle_message(peer, Message::Agreed(pair(1), later, lease, Since(1)), now);
+    member.handle_message(peer, Message::Agreed(pair(1), term, other, Since(1)), now);
+    member.handle_message(process(MemberId(5), 1), Message::Agreed(pair(1), term, lease, Since(1)), now);
     assert!(!member.speaks(pair(1), now));
-    member.handle_message(peer, Message::Agreed(pair(1), term, lease), now);
+    member.handle_message(peer, Message::Agreed(pair(1), term, lease, Since(1)), now);
     assert_eq!((member.term(pair(1), now), member.speaks(pair(2), now)), (Some(term), false));
     assert_eq!(member.arrived(pair(1), None, now), Fate::Here);
     let end = now + Times::default().lease;
@@ -213,12 +213,12 @@ fn who_is_outbid_is_silent_says_so_and_hands_over_once() {
     let (mut member, peer, lease, now) = alone();
     member.arrived(pair(1), None, now);
     let [Message::Claim(_, term)] = said(&mut member)[..] else { panic!("no claim") };
-    member.handle_message(peer, Message::Agreed(pair(1), term, lease), now);
+    member.handle_message(peer, Message::Agreed(pair(1), term, lease, Since(1)), now);
     let to = Term { count: term.count + 4, by: process(MemberId(2), 1) };
     member.handle_message(peer, Message::Yield(pair(1), to), now);
     assert_eq!(said(&mut member), [Message::Yielded(pair(1), to)]);
     // What the peer had said before is void.
-    member.handle_message(peer, Message::Agreed(pair(1), term, lease), now);
+    member.handle_message(peer, Message::Agreed(pair(1), term, lease, Since(1)), now);
     assert!(!member.speaks(pair(1), now));
     assert_eq!(member.arrived(pair(1), None, now), Fate::HandOver(MemberId(2)));
     assert_eq!(member.arrived(pair(1), Some(MemberId(3)), now), Fate::Stray);
