@@ -10,6 +10,7 @@ use crate::Settings;
 use crate::carriage::{Came, Carriage};
 use crate::classes::Classes;
 use crate::failures::FlowFailure;
+use crate::from_member::FromMember;
 use crate::kept::Kept;
 use crate::lan_queue::LanQueue;
 use crate::openings::Openings;
@@ -45,6 +46,8 @@ pub(crate) struct Common {
     pub(crate) retention: Option<Retention>,
     /// See [`Gateway::peer_begins_again`](crate::Gateway::peer_begins_again).
     pub(crate) peer_begins_again: bool,
+    /// `None`: neither site has several gateways.
+    pub(crate) members: Option<FromMember>,
     pub(crate) stats: Stats,
 }
 
@@ -66,6 +69,7 @@ impl Common {
             renewals: &mut self.renewals,
             retention: &mut self.retention,
             peer_begins_again: self.peer_begins_again,
+            members: &mut self.members,
             stats: &mut self.stats,
             now,
         }
@@ -88,6 +92,7 @@ pub(crate) struct Context<'a> {
     pub(crate) renewals: &'a mut Renewals,
     pub(crate) retention: &'a mut Option<Retention>,
     pub(crate) peer_begins_again: bool,
+    pub(crate) members: &'a mut Option<FromMember>,
     pub(crate) stats: &'a mut Stats,
     pub(crate) now: Instant,
 }

@@ -4,6 +4,7 @@ mod asked;
 mod end;
 mod flow;
 mod held;
+pub(crate) mod moves;
 mod open;
 mod ready;
 mod respond;

@@ -19,6 +19,7 @@ use crate::carriage::Carriage;
 use crate::classes::Classes;
 use crate::context::Common;
 use crate::far_side::FarSide;
+use crate::from_member::FromMember;
 use crate::incoming::{handle_record, note_connection};
 use crate::kept::Kept;
 use crate::lan_queue::{LanQueue, Waiting};
@@ -72,6 +73,7 @@ pub struct Gateway {
 
 mod carried;
 pub(crate) mod copying;
+pub(crate) mod moves;
 mod observed;
 mod restore;
 mod retained;
@@ -107,6 +109,7 @@ impl Gateway {
                 renewals: Renewals::default(),
                 retention: None,
                 peer_begins_again: true,
+                members: settings.is_member.then(FromMember::default),
                 stats: Stats::default(),
                 settings,
             },

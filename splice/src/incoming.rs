@@ -43,6 +43,20 @@ pub(crate) fn handle_record(
         Head::Retry { flow } => far.handle_retry(flow, ctx),
         Head::Suspend { flow, count } => far.handle_suspend(flow, count, ctx),
         Head::Idle { flow } => near.handle_idle(flow, ctx),
+        Head::Word | Head::HandedOver | Head::Lives => handle_members(head, body, near, ctx),
+    }
+}
+
+/// A record between members of sites.
+fn handle_members(head: Head, body: &[u8], near: &mut NearSide, ctx: &mut Context<'_>) {
+    let Some(members) = ctx.members else {
+        ctx.stats.bad_records += 1;
+        return;
+    };
+    match head {
+        Head::HandedOver => members.push_frame(ctx.pool.copy(body)),
+        Head::Lives => near.handle_lives(body, ctx),
+        _ => members.push_word(body),
     }
 }
 

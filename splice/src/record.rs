@@ -173,6 +173,13 @@ pub enum Head {
         /// The flow.
         flow: FlowId,
     },
+    /// The body is a message between gateways that are members of sites.
+    Word,
+    /// The body is a frame of the LAN that another member of the site hands over, from its IP
+    /// header on.
+    HandedOver,
+    /// Target's gateway: the body names a flow whose far half knows no flow of the peer's any more.
+    Lives,
 }
 
 /// A record that breaks the format. It is counted and changes nothing.
@@ -320,6 +327,9 @@ impl Head {
                 out.put_flow(flow);
             }
             Self::Suspend { flow, count } => out.put_counted(10, flow, count),
+            Self::Word => out.put(&[11]),
+            Self::HandedOver => out.put(&[12]),
+            Self::Lives => out.put(&[13]),
         }
         out
     }
@@ -356,6 +366,9 @@ impl Head {
             8 => Self::Ordered { flow: rest.flow()?, seq: rest.u32()?, addressing: rest.addressing()? },
             9 => Self::Retry { flow: rest.flow()? },
             10 => Self::Suspend { flow: rest.flow()?, count: rest.u32()? },
+            11 => Self::Word,
+            12 => Self::HandedOver,
+            13 => Self::Lives,
             other => return Err(Malformed::Kind(other)),
         };
         Ok((head, rest.bytes))

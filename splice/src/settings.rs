@@ -76,6 +76,8 @@ pub struct Settings {
     pub linger: Duration,
     /// Puts hosts in the groups that share: made for a number that nobody else knows.
     pub grouping: Grouping,
+    /// True if one of the two sites has several gateways ([`crate::site`]).
+    pub is_member: bool,
 }
 
 /// Returns true if one of the prefixes has the address, or if there is none to be held to.
@@ -114,6 +116,7 @@ impl Settings {
             rnr: limits.rnr.get(),
             linger: Duration::from_secs(60),
             grouping: Grouping::new(0),
+            is_member: false,
         }
     }
 

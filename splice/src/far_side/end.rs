@@ -272,7 +272,7 @@ impl FarSide {
 const CLOSED: usize = 256;
 
 /// Keeps in mind that what still comes of the flow is late.
-fn note_closed(closed: &mut VecDeque<FlowId>, id: FlowId) {
+pub(super) fn note_closed(closed: &mut VecDeque<FlowId>, id: FlowId) {
     if closed.len() >= CLOSED {
         closed.pop_front();
     }

@@ -43,7 +43,9 @@ impl FarSide {
             // Ended here, which its requester's gateway has not heard yet. If that still has the
             // flow it must not wait for an answer.
             ctx.stats.late_records += 1;
-            let head = Head::Fail { flow: id, reason: Reason::UnknownFlow };
+            // Another member may have had the flow.
+            let reason = if ctx.settings.is_member { Reason::NoPlace } else { Reason::UnknownFlow };
+            let head = Head::Fail { flow: id, reason };
             // Without room the near half gives up waiting, in its time.
             let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
             return None;
@@ -199,7 +201,7 @@ const LEAST_PACKET: usize = 256;
 const DEFAULT_PKEY: u16 = 0xffff;
 
 /// The bounds of flows, and what targets are given.
-fn far_config(ctx: &Context<'_>) -> FarConfig {
+pub(super) fn far_config(ctx: &Context<'_>) -> FarConfig {
     FarConfig {
         target_dead_after: ctx.settings.target_dead,
         read_piece: u32::try_from(ctx.senders.read_piece()).unwrap_or(u32::MAX),

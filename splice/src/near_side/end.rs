@@ -47,6 +47,10 @@ impl NearSide {
         }
         let target = flow.places.target;
         self.strand(slot, ctx);
+        if let Some(flow) = self.flows.get_mut(slot).filter(|_| ctx.settings.is_member) {
+            // Another member may have had the far half, and what the requester was acknowledged.
+            flow.revive(Revival::default(), ctx);
+        }
         self.release_target(target, ctx);
     }
 
@@ -116,7 +120,7 @@ impl NearSide {
         }
     }
 
-    fn strand(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+    pub(super) fn strand(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         self.by_id.remove(&flow.id);
         flow.early.clear(&mut self.pages);

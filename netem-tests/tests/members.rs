@@ -1,0 +1,204 @@
+//! Two sites of two gateways each, with whole gateway cores: members die, return, and are cut off
+//! from each other, from the peers and from the hosts. `docs/adr/0024-several-gateways.md`.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "test code, also where no function is a test"
+)]
+
+#[path = "members/traffic.rs"]
+mod traffic;
+#[path = "members/world.rs"]
+mod world;
+
+use std::ops::Range;
+use std::time::Duration;
+
+use rand::RngExt as _;
+
+use traffic::{HOSTS, Traffic, ip};
+use world::{ALL, SIZE, World, site_of};
+
+/// A message that fits a packet of the path MTU.
+const ONE_PACKET: u32 = 1024;
+
+/// Seeds: `LONGHAUL_MEMBERS_SEED=4711` one, `LONGHAUL_MEMBERS_SEEDS=1000..2000` a range.
+fn seeds(usual: Range<u64>) -> Range<u64> {
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    if let Ok(one) = std::env::var("LONGHAUL_MEMBERS_SEED") {
+        return number(&one)..number(&one) + 1;
+    }
+    let Ok(range) = std::env::var("LONGHAUL_MEMBERS_SEEDS") else { return usual };
+    let (first, end) = range.split_once("..").unwrap();
+    number(first)..number(end)
+}
+
+/// A world in which all speak.
+fn settled(seed: u64, traffic: Traffic) -> World {
+    println!("LONGHAUL_MEMBERS_SEED={seed}");
+    let mut world = World::new(seed, traffic);
+    world.run(Duration::from_secs(5));
+    world
+}
+
+/// Every flow that has not failed gets on within this time.
+fn check_progress(world: &mut World, within: Duration) {
+    let before = world.traffic.completed();
+    world.run(within);
+    world.traffic.check();
+    let flows: Vec<_> = world.traffic.flows.iter().flatten().cloned().collect();
+    for (place, ((flow, before), after)) in
+        flows.iter().zip(before).zip(world.traffic.completed()).enumerate()
+    {
+        assert!(
+            flow.has_failed || after > before,
+            "flow {place} stands still: {flow:?}\n{}",
+            world.describe(place % HOSTS)
+        );
+    }
+}
+
+fn check_one_speaker(world: &World) {
+    for site in 0..2 {
+        for host in 0..HOSTS {
+            let speakers = world.speakers(site, [ip(0, host), ip(1, host)]);
+            assert_eq!(speakers.len(), 1, "site {site}, hosts {host}: {speakers:?}");
+        }
+    }
+}
+
+/// Routers of both sites lead each packet anywhere.
+#[test]
+fn strays_come_to_their_speaker_and_all_of_both_sites_work() {
+    for seed in seeds(0..2) {
+        let mut world = settled(seed, Traffic::new(ONE_PACKET, 4));
+        check_one_speaker(&world);
+        check_progress(&mut world, Duration::from_secs(2));
+        let speakers = |site: usize| -> Vec<usize> {
+            (0..HOSTS).flat_map(|host| world.speakers(site, [ip(0, host), ip(1, host)])).collect()
+        };
+        for site in 0..2 {
+            let speakers = speakers(site);
+            assert!((0..SIZE).all(|place| speakers.contains(&(site * SIZE + place))), "{speakers:?}");
+        }
+        assert_eq!(world.traffic.failed(), 0);
+        assert!(world.handed_over > 1000, "{}", world.handed_over);
+    }
+}
+
+/// Messages of one packet: a death, and a return, cost time only.
+#[test]
+fn a_member_dies_and_returns_and_its_hosts_go_on() {
+    for seed in seeds(0..4) {
+        let mut world = settled(seed, Traffic::new(ONE_PACKET, 4));
+        world.loss = world.rng.random_range(0..10);
+        let dead = world.rng.random_range(0..ALL);
+        world.kill(dead);
+        let routes = world.ways;
+        // Routes find out.
+        world.ways[site_of(dead)] = [Some(1 - dead % SIZE); HOSTS];
+        world.run(Duration::from_secs(6));
+        check_progress(&mut world, Duration::from_secs(3));
+        check_one_speaker(&world);
+        world.begin(dead);
+        world.ways = routes;
+        world.run(Duration::from_secs(8));
+        check_progress(&mut world, Duration::from_secs(3));
+        check_one_speaker(&world);
+        let speaks =
+            (0..HOSTS).any(|host| world.speakers(site_of(dead), [ip(0, host), ip(1, host)]) == [dead]);
+        assert!(speaks, "who returned speaks for nobody");
+        assert_eq!(world.traffic.failed(), 0, "seed {seed}");
+    }
+}
+
+/// Each fault by itself, and its end.
+#[test]
+fn members_are_cut_off_and_their_hosts_go_on() {
+    for seed in seeds(0..3) {
+        let only = std::env::var("LONGHAUL_MEMBERS_KIND").ok().and_then(|kind| kind.parse().ok());
+        for kind in (0..4).filter(|kind| only.is_none_or(|only: i32| only == *kind)) {
+            println!("kind {kind}");
+            let mut world = settled(seed, Traffic::new(ONE_PACKET, 4));
+            let node = world.rng.random_range(0..ALL);
+            let is_own = |other: usize| site_of(other) == site_of(node);
+            let routes = world.ways;
+            match kind {
+                // From each other only, where routers lead each host's packets one way.
+                0 => {
+                    (0..ALL).filter(|other| is_own(*other)).for_each(|other| world.cut_both(node, other));
+                    world.route();
+                }
+                // From the peers only.
+                1 => (0..ALL).filter(|other| !is_own(*other)).for_each(|other| world.cut_both(node, other)),
+                // From the hosts only, whose routes find out.
+                2 => {
+                    world.deaf[node] = true;
+                    world.ways[site_of(node)] = [Some(1 - node % SIZE); HOSTS];
+                }
+                // From one peer only.
+                _ => world.cut_both(node, (site_of(node) ^ 1) * SIZE),
+            }
+            world.run(Duration::from_secs(7));
+            // Packets that hosts get go out by a member that they do not reach.
+            if kind != 2 {
+                check_progress(&mut world, Duration::from_secs(5));
+                assert_eq!(world.traffic.failed(), 0, "seed {seed}, kind {kind}");
+            }
+            (world.cut, world.deaf, world.ways) = Default::default();
+            world.ways = routes;
+            world.run(Duration::from_secs(8));
+            check_progress(&mut world, Duration::from_secs(4));
+            check_one_speaker(&world);
+        }
+    }
+}
+
+/// Long messages, and faults in any order: what arrives is right and comes once, and who fails
+/// does so at both ends.
+#[test]
+fn whatever_happens_contents_are_right_and_come_once() {
+    let (mut failed, mut completed) = (0, 0);
+    for seed in seeds(0..6) {
+        let mut world = settled(seed, Traffic::new(20_000, 3));
+        world.loss = world.rng.random_range(0..20);
+        // As routers do, which keep the order of a host's packets.
+        world.route();
+        for _ in 0..world.rng.random_range(2..8) {
+            let (node, other) = (world.rng.random_range(0..ALL), world.rng.random_range(0..ALL));
+            match world.rng.random_range(0..6) {
+                0 if world.lives(node) => world.kill(node),
+                0 | 1 if !world.lives(node) => world.begin(node),
+                1 | 2 => world.cut_both(node, other),
+                3 => (world.cut, world.deaf) = Default::default(),
+                4 => world.route(),
+                _ => world.deaf[node] ^= true,
+            }
+            let time = world.rng.random_range(1..4000);
+            world.run(Duration::from_millis(time));
+            world.traffic.check();
+        }
+        (world.cut, world.deaf, world.loss) = Default::default();
+        (0..ALL).filter(|node| !world.lives(*node)).collect::<Vec<_>>().into_iter().for_each(|node| {
+            world.begin(node);
+        });
+        world.run(Duration::from_secs(40));
+        check_one_speaker_of_working(&world);
+        check_progress(&mut world, Duration::from_secs(5));
+        failed += world.traffic.failed();
+        completed += world.traffic.completed().iter().sum::<u64>();
+    }
+    println!("{failed} flows failed, {completed} operations completed");
+    assert!(completed > 0);
+}
+
+/// Hosts whose programs have failed send nothing that anybody would speak for.
+fn check_one_speaker_of_working(world: &World) {
+    for site in 0..2 {
+        for host in (0..HOSTS).filter(|host| !world.traffic.flows[0][*host].has_failed) {
+            let speakers = world.speakers(site, [ip(0, host), ip(1, host)]);
+            assert_eq!(speakers.len(), 1, "site {site}, hosts {host}: {speakers:?}");
+        }
+    }
+}
