@@ -5,7 +5,9 @@ use std::path::Path;
 use miette::Severity;
 use toml::de::DeTable;
 
-use crate::gateway::{Gateway, Peer, SlowBlocks, folder, read_gateway, slow_blocks};
+use crate::gateway::{
+    Gateway, Peer, Relation, SlowBlocks, check_members_policy, folder, read_gateway, slow_blocks,
+};
 use crate::policy::{Policy, Survive, read_policy};
 use crate::problem::{Invalid, Problem, Source};
 use crate::read;
@@ -64,6 +66,13 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
             }
             _ => &policy,
         };
+        if view.is_member() {
+            check_members_policy(policy)?;
+        }
+        // No flow goes that way.
+        if view.peer.relation == Relation::Sibling {
+            continue;
+        }
         for SlowBlocks { warning, found } in slow_blocks(&view, policy) {
             problems.push(warning.at(source, span.clone(), found));
         }

@@ -3,6 +3,7 @@
 
 mod blocks;
 mod clashes;
+mod members;
 mod sections;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,8 @@ use crate::serial::Serial;
 use crate::units::{ByteSize, Duration, Rate};
 
 pub(crate) use blocks::{SlowBlocks, slow_blocks};
+pub(crate) use members::check_policy as check_members_policy;
+pub use members::number as member_number;
 pub use sections::is_site_name;
 pub(crate) use sections::read_gateway;
 
@@ -32,7 +35,8 @@ pub struct Gateway {
     pub wan: Wan,
     /// `[peer]`, or the first `[[peer]]`.
     pub peer: Peer,
-    /// The further `[[peer]]`s, [`Gateway::MOST_PEERS`] in all at most.
+    /// The further `[[peer]]`s, and the other gateways of this site; [`Gateway::MOST_PEERS`] in all
+    /// at most.
     pub others: Vec<Peer>,
     /// `[identity]`
     pub identity: Identity,
@@ -56,6 +60,17 @@ pub struct Site {
     /// A DNS label (lower case), also the name in the certificate. The site whose name sorts first
     /// dials.
     pub name: String,
+    /// All gateways of the site, this one among them; empty if it is the only one.
+    pub gateways: Vec<SiteGateway>,
+}
+
+/// One of `site.gateways`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SiteGateway {
+    /// Its `site.name`.
+    pub name: String,
+    /// Its `wan.listen`.
+    pub address: SocketAddr,
 }
 
 /// `[lan]`: the side of the RDMA hosts.
@@ -208,6 +223,19 @@ pub struct Peer {
     pub remote: Vec<IpNet>,
     /// The policy file for what is exchanged with it: `peer.policy`, or else `policy.file`.
     pub policy: Option<PathBuf>,
+    /// How it stands to this gateway.
+    pub relation: Relation,
+}
+
+/// How another gateway stands to this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// It is its site's only gateway.
+    Alone,
+    /// `peer.site`: it is one of the gateways of this site, which have the same prefixes.
+    MemberOf(String),
+    /// It is another gateway of this site.
+    Sibling,
 }
 
 /// `peer.congestion`
@@ -380,7 +408,12 @@ impl Gateway {
     /// Peers at most.
     pub const MOST_PEERS: usize = 16;
 
-    /// Returns every peer, in the file's order.
+    /// Returns true if this site has several gateways, or the peers' sites have.
+    pub fn is_member(&self) -> bool {
+        !self.site.gateways.is_empty() || self.peers().any(|peer| peer.relation != Relation::Alone)
+    }
+
+    /// Returns every peer, in the file's order, and then the other gateways of this site.
     pub fn peers(&self) -> impl Iterator<Item = &Peer> {
         std::iter::once(&self.peer).chain(&self.others)
     }
@@ -418,7 +451,11 @@ impl Gateway {
     }
 
     fn share_of(&self, size: ByteSize, peer: &Peer) -> ByteSize {
-        let rate = |peer: &Peer| u128::from(peer.rate.bits_per_second());
+        let rate = |peer: &Peer| match peer.relation {
+            // It gets what comes to the wrong gateway, and passes it on at once.
+            Relation::Sibling => u128::from(peer.rate.bits_per_second() / 8),
+            Relation::Alone | Relation::MemberOf(_) => u128::from(peer.rate.bits_per_second()),
+        };
         let all: u128 = self.peers().map(rate).sum();
         let bytes = u128::from(size.bytes()) * rate(peer) / all.max(1);
         ByteSize::from_bytes(u64::try_from(bytes).unwrap_or(u64::MAX))
@@ -454,6 +491,9 @@ impl Gateway {
             Some(path) => read_policy(&read::load_named(path)?)?,
             None => (Policy::default(), Vec::new()),
         };
+        if self.is_member() {
+            members::check_policy(&policy)?;
+        }
         warnings.extend(slow_blocks(self, &policy).into_iter().map(|SlowBlocks { warning, .. }| warning));
         Ok((policy, warnings))
     }

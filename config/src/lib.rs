@@ -22,8 +22,8 @@ mod utf8;
 
 pub use check::check;
 pub use gateway::{
-    Admin, AdminTls, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile,
-    Retention, Site, Wan, is_site_name,
+    Admin, AdminTls, Cipher, Congestion, Gateway, Identity, Lan, LanMode, Limits, Peer, PolicyFile, Relation,
+    Retention, Site, SiteGateway, Wan, is_site_name, member_number,
 };
 pub use pair::check_pair;
 pub use policy::{

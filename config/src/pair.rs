@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, Relation};
 use crate::report::{Content, Report};
 
 /// One way in which a file contradicts its peer's.
@@ -64,6 +64,12 @@ fn contradictions(other: &Gateway, file: &Gateway, path: &Path) -> Vec<Contradic
     };
     names(other, file, &mut add);
     addresses(other, file, &mut add);
+    if file.peer.relation == Relation::Sibling || other.peer.relation == Relation::Sibling {
+        siblings(other, file, &mut add);
+        agreements(other, file, &mut add);
+        return found;
+    }
+    members(other, file, &mut add);
     prefixes(other, file, &mut add);
     agreements(other, file, &mut add);
     rates(other, file, &mut add);
@@ -93,6 +99,36 @@ fn names(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
     if other.peer.name != file.site.name {
         let label = format!("peer.name is {} there", other.peer.name);
         add(true, "site.name", "`site.name` is not `peer.name`", label, HELP);
+    }
+}
+
+/// Gateways of one site.
+fn siblings(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
+    let list = |gateway: &Gateway| {
+        let mut names: Vec<_> =
+            gateway.site.gateways.iter().map(|each| (each.name.clone(), each.address)).collect();
+        names.sort();
+        names
+    };
+    if list(file) != list(other) {
+        let help = "all gateways of a site have the same list";
+        add(true, "site.gateways", "`site.gateways` differs from that", String::new(), help);
+    }
+}
+
+/// Both sites have to know that one of them has several gateways.
+fn members(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
+    const HELP: &str = "if a site has several gateways, its own files list them in site.gateways, \
+                        and the other site's have a [[peer]] with `site` for each";
+    let is_one = |gateway: &Gateway| gateway.site.gateways.is_empty();
+    let takes_for_one = |peer: &Gateway| peer.peer.relation == Relation::Alone;
+    if is_one(other) != takes_for_one(file) {
+        let label = format!("site.gateways lists {} there", other.site.gateways.len());
+        add(true, "peer.name", "`peer.site` does not fit `site.gateways`", label, HELP);
+    }
+    if is_one(file) != takes_for_one(other) {
+        let label = format!("found {} gateways", file.site.gateways.len());
+        add(true, "site.name", "`site.gateways` does not fit `peer.site`", label, HELP);
     }
 }
 

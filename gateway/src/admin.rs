@@ -48,7 +48,7 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use config::Policy;
+use config::{Policy, Relation};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
@@ -256,6 +256,8 @@ impl Admin {
     fn health(&self, peer: Option<&str>, now: Instant) -> Health {
         let is_meant = |admin: &&Self| peer.is_none_or(|name| admin.config.peer.name == name);
         let peers = self.all().filter(is_meant);
+        // Through another gateway of this site nothing crosses.
+        let peers = peers.filter(|admin| admin.config.peer.relation != Relation::Sibling);
         let peers = peers.map(|admin| PeerHealth::new(admin.peer(), &admin.telemetry, now)).collect();
         Health::new(&self.telemetry, peers, now)
     }

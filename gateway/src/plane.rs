@@ -3,6 +3,7 @@
 
 mod ahead;
 mod freeze;
+mod members;
 mod moderation;
 mod peer;
 mod periodic;
@@ -28,6 +29,8 @@ use crate::wan::Bulk;
 
 pub use ahead::Ahead;
 pub use freeze::{Freeze, Frozen, Lent};
+pub use members::Membership;
+use members::Parts;
 use moderation::InterruptModeration;
 use peer::Next;
 pub use peer::{PeerAddress, PeerSide};
@@ -147,6 +150,9 @@ pub struct Worker<O> {
     /// In the gateway file's order.
     peers: Vec<PeerSide<O>>,
     routes: Routes,
+    /// `None`: each site has one gateway.
+    members: Option<Parts>,
+    next_told: Instant,
     /// The peer whose packets for the LAN come first.
     turn: usize,
     wakeup: Wakeup,
@@ -218,6 +224,8 @@ impl<O: Observer> Worker<O> {
             lan,
             routes: Routes::new(peers.iter().map(PeerSide::remote)),
             peers,
+            members: None,
+            next_told: now,
             turn: 0,
             wakeup,
             last_round: now,
@@ -236,6 +244,13 @@ impl<O: Observer> Worker<O> {
         self
     }
 
+    /// Takes its part in a site of several gateways, if it is one.
+    #[must_use]
+    pub fn with_members(mut self, me: Option<&Membership>, now: Instant) -> Self {
+        self.members = Parts::new(me, &self.peers, now);
+        self
+    }
+
     /// Runs until [`Order::Stop`], or until the control side of a peer is gone.
     ///
     /// # Errors
@@ -251,6 +266,7 @@ impl<O: Observer> Worker<O> {
             self.excuse_pause(now);
             let [from_lan, from_wan] = self.receive(ready, now);
             self.peers.iter_mut().for_each(|peer| peer.handle_timeout(now));
+            self.tend_members(now);
             let sent = self.send(now);
             self.run_periodic(now);
             if from_lan + from_wan + sent > 0 {
@@ -269,7 +285,8 @@ impl<O: Observer> Worker<O> {
     /// Carries out the orders that have come, and returns true to go on.
     fn handle_commands(&mut self) -> bool {
         let mut freeze = None;
-        for peer in &mut self.peers {
+        let Self { members, peers, .. } = self;
+        for peer in peers {
             match peer.handle_commands(&self.lan) {
                 Next::GoOn => {}
                 // Once what the other peers have been told is done.
@@ -279,6 +296,9 @@ impl<O: Observer> Worker<O> {
                     return false;
                 }
             }
+        }
+        if let Some(members) = members.as_mut().filter(|_| self.peers.iter().any(PeerSide::is_leaving)) {
+            members.leave();
         }
         freeze.is_none_or(|freeze| self.stand_still(freeze))
     }
@@ -309,11 +329,13 @@ impl<O: Observer> Worker<O> {
     }
 
     fn receive_lan(&mut self, now: Instant) -> usize {
-        let Self { lan, peers, routes, .. } = self;
+        let Self { lan, peers, routes, members, .. } = self;
         let received = lan.receive(BUDGET, &mut |packet| match Received::parse(packet) {
             Ok(received) => match routes.of(received.datagram.addressing.dst) {
                 Route::One(nth) => {
-                    if let Some(peer) = peers.get_mut(nth) {
+                    if let Some(members) = members {
+                        members.arrived(peers, (nth, None), (&received, packet), now);
+                    } else if let Some(peer) = peers.get_mut(nth) {
                         peer.handle_lan(&received, packet.len(), now);
                     }
                 }
@@ -331,12 +353,15 @@ impl<O: Observer> Worker<O> {
 
     /// Peers take turns, packet by packet.
     fn send_lan(&mut self, now: Instant) -> usize {
-        let Self { lan, peers, turn, .. } = self;
+        let Self { lan, peers, turn, members, .. } = self;
         lan.send(2 * BUDGET, &mut |room| {
             for _ in 0..peers.len() {
                 *turn = if *turn + 1 < peers.len() { *turn + 1 } else { 0 };
-                if let Some(len) = peers.get_mut(*turn).and_then(|peer| peer.poll_lan(now, room)) {
-                    return Some(len);
+                while let Some(len) = peers.get_mut(*turn).and_then(|peer| peer.poll_lan(now, room)) {
+                    let packet = room.get(..len).unwrap_or_default();
+                    if members.as_mut().is_none_or(|members| members.may_speak(*turn, packet, now)) {
+                        return Some(len);
+                    }
                 }
             }
             None
@@ -373,6 +398,8 @@ impl<O: Observer> Worker<O> {
         let now = Instant::now();
         let house = self.next_observation.min(self.next_check);
         let until = self.peers.iter().map(|peer| peer.wake_at(house, now)).min().unwrap_or(house);
+        let members = self.members.as_ref().and_then(Parts::next_timeout);
+        let until = members.map_or(until, |at| until.min(at.max(now)));
         let wakeup = || PollFd::from_borrowed_fd(self.wakeup.fd(), PollFlags::IN);
         let timeout = until.saturating_duration_since(now);
         let handed_over = self.peers.iter().map(PeerSide::handed_over).sum();

@@ -59,7 +59,7 @@ use crate::choose::PathSnapshot;
 use crate::events::{EventKind, EventLog};
 use crate::lan::guard::{Guard, GuardError};
 use crate::lan::{Lan, MAX_PACKET};
-use crate::plane::{PeerAddress, Share};
+use crate::plane::{Membership, PeerAddress, Share};
 use crate::recorder::Recorder;
 use crate::renewal::{ListenerRenewal, Stamp};
 use crate::requests::{Answer, Heirs, Reloads, Requests};
@@ -224,6 +224,8 @@ struct Running {
     serving: Serving,
     listener: Option<ListenerRenewal>,
     withdrawal: Withdrawal,
+    /// A site has several gateways.
+    is_member: bool,
     /// Beside it what keeps other gateways off the interface, as long as it lives.
     legacy: (Legacy, Option<UnixListener>),
 }
@@ -340,7 +342,7 @@ async fn set_up(
     for ((workers, sightings), telemetry) in workers.iter().zip(sightings).zip(&telemetries) {
         choosers.push(workers.choose(sightings, Arc::clone(telemetry))?);
     }
-    let told = (notifier, telemetries.as_slice(), announce);
+    let (told, stopping) = ((notifier, telemetries.as_slice(), announce), watch::Sender::new(Stop::No));
     let controls = match heir {
         Some(heir) => takeover::take_over(heir, &limits_of(&peers), &threads, controls, told)?,
         None => threads.begin_anew().map(|()| controls)?,
@@ -348,7 +350,6 @@ async fn set_up(
     guard.own();
     let (listener, (admins, serving)) = (doors.renewal(&telemetries), doors.serve(&peers, &requests)?);
     tell_start(&gateway, &telemetries, notifier);
-    let stopping = watch::Sender::new(Stop::No);
     let each = peers.into_iter().zip(controls).zip(workers);
     let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, &stopping);
     let (devices, interface) = (Devices::of(&gateway.lan.mode), Interface::of(&gateway.lan, &telemetries));
@@ -365,6 +366,7 @@ async fn set_up(
         serving,
         listener,
         withdrawal: Withdrawal::new(gateway.limits.withdraw.get()),
+        is_member: gateway.is_member(),
         legacy: (legacy, lock),
     }))
 }
@@ -487,10 +489,15 @@ fn resources(
     heir: Option<&mut Heir>,
 ) -> Result<Vec<WorkerResources>, RunError> {
     let threads = gateway.data_plane.threads;
+    let membership = gateway.is_member().then(|| Membership {
+        name: gateway.site.name.clone(),
+        incarnation: RandomState::new().hash_one(0),
+        pairs: gateway.limits.flows as usize,
+    });
     let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
     let mut threads: Vec<_> = Part::all(threads)
         .zip(lans)
-        .map(|(part, lan)| WorkerResources { part, lan, peers: Vec::new() })
+        .map(|(part, lan)| WorkerResources { part, lan, peers: Vec::new(), membership: membership.clone() })
         .collect();
     for (nth, (peer, bulks)) in peers.iter().zip(open_bulk(gateway, peers, heir)?).enumerate() {
         // The very same for all threads and the chooser: that is how orders tell for which policy
@@ -504,6 +511,7 @@ fn resources(
             name: peer.gateway.peer.name.clone(),
             bulk: peer.gateway.peer.bulk_address(),
             remote: peer.gateway.lan.remote.clone(),
+            relation: peer.gateway.peer.relation.clone(),
             max_packet: settings.max_packet,
         };
         let each = threads.iter_mut().zip(&peer.flows).zip(bulks).zip(shares);
@@ -622,6 +630,7 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> 
         rnr: limits.rnr.get(),
         probes: ProbeConfig { per_second: gateway.wan.probes, ..ProbeConfig::default() },
         grouping: Grouping::new(RandomState::new().hash_one(0)),
+        is_member: gateway.is_member(),
         ..Settings::new(gateway.lan.remote.clone(), gateway.peer.rate.bits_per_second(), max_packet)
     }
 }

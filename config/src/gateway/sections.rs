@@ -8,9 +8,10 @@ use ipnet::IpNet;
 use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
+use super::members;
 use super::{
     Admin, AdminTls, Cipher, Congestion, DataPlane, Gateway, Identity, Lan, LanMode, Limits, Peer,
-    PolicyFile, Retention, Security, Site, Wan,
+    PolicyFile, Relation, Retention, Security, Site, Wan,
 };
 use crate::hosts::{host_prefix, impossible, on_link, prefix};
 use crate::problem::{Invalid, Problem, Sink, Source};
@@ -57,6 +58,10 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     clashes::buffers(sink, &limits, &plane);
     let lan = lan.map(|lan| with_prefixes(sink, lan, &peers));
     clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), &peers, &plane);
+    if let (Some(site), Some(lan), Some(wan)) = (&site, &lan, &wan) {
+        members::check(sink, site, lan, wan, &peers);
+    }
+    let siblings = site.as_ref().map(|(site, _)| members::siblings(site, &peers)).unwrap_or_default();
     let policy = policy.unwrap_or_default();
     let lan = lan?.value;
     let mut peers = peers.into_iter().map(|peer| Peer {
@@ -68,7 +73,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
         site: site?.0,
         wan: wan?.value,
         peer: peers.next()?,
-        others: peers.collect(),
+        others: peers.chain(siblings).collect(),
         lan,
         identity: identity?,
         admin: match admin {
@@ -103,7 +108,7 @@ fn peers(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Vec<Plac
 
 /// The LAN with the prefixes behind all peers, if they name them.
 fn with_prefixes(sink: &mut Sink, mut lan: PlacedLan, peers: &[PlacedPeer]) -> PlacedLan {
-    let prefixes: Vec<_> = peers.iter().flat_map(|peer| peer.remote.iter().cloned()).collect();
+    let prefixes = members::prefixes(sink, peers);
     if !prefixes.is_empty() {
         clashes::overlaps(sink, "peer.remote", &prefixes);
         clashes::local(sink, &lan.local, &prefixes);
@@ -115,8 +120,9 @@ fn with_prefixes(sink: &mut Sink, mut lan: PlacedLan, peers: &[PlacedPeer]) -> P
 fn site(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<Placed<Site>> {
     let name = section.required(sink, "name", "name = \"a\"", site_name);
     let span = section.span_of("name");
+    let gateways = members::gateways(sink, &mut section).into_iter().map(|(gateway, _)| gateway).collect();
     section.finish(sink);
-    Some((Site { name: name? }, span))
+    Some((Site { name: name?, gateways }, span))
 }
 
 fn lan(sink: &mut Sink, mut section: Section<'_, '_>, is_several: bool) -> Option<PlacedLan> {
@@ -275,16 +281,7 @@ fn peer(
     is_several: bool,
 ) -> Option<PlacedPeer> {
     let name = section.required(sink, "name", "name = \"b\"", site_name);
-    let address = section.required(sink, "address", "address = \"10.9.0.2:14791\"", |value| {
-        let address = quic_address(value)?;
-        if address.ip().is_unspecified() {
-            return Err(Wrong::new(
-                "is the unspecified address",
-                "write the peer's own address, such as \"10.9.0.2:14791\"",
-            ));
-        }
-        Ok(address)
-    });
+    let address = section.required(sink, "address", "address = \"10.9.0.2:14791\"", members::reachable);
     const SLOWEST: Rate = Rate::from_bits_per_second(64_000);
     const FASTEST: Rate = Rate::from_bits_per_second(1_600_000_000_000);
     let rate = section.required(
@@ -305,14 +302,32 @@ fn peer(
     } else {
         section.refuse(sink, "remote", "has no meaning in [peer]", "write lan.remote, or [[peer]]");
         section.refuse(sink, "policy", "has no meaning in [peer]", "write policy.file, or [[peer]]");
+        section.refuse(
+            sink,
+            "site",
+            "has no meaning in [peer]",
+            "write [[peer]] for each gateway of its site",
+        );
         (Vec::new(), None)
     };
+    let of_site = if is_several { section.optional(sink, "site", site_name) } else { None };
+    let relation = of_site.map_or(Relation::Alone, Relation::MemberOf);
     let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
     section.finish(sink);
     let (name, address, rate) = (name?, address?, rate?);
     let prefixes = remote.iter().map(|(prefix, _)| *prefix).collect();
-    let value =
-        Peer { name, address, rate, congestion, dead_after, resume_for, revoked, remote: prefixes, policy };
+    let value = Peer {
+        name,
+        address,
+        rate,
+        congestion,
+        dead_after,
+        resume_for,
+        revoked,
+        remote: prefixes,
+        policy,
+        relation,
+    };
     Some(PlacedPeer { value, remote, name: name_span, address: address_span })
 }
 
@@ -507,7 +522,7 @@ pub fn is_site_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-fn site_name(value: &DeValue<'_>) -> Result<String, Wrong> {
+pub(super) fn site_name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let name = text(value, "a")?;
     if !is_site_name(name) {
         return Err(Wrong::new(
@@ -554,7 +569,7 @@ fn group(value: &DeValue<'_>) -> Result<IpAddr, Wrong> {
 }
 
 /// An address whose next port exists as well.
-fn quic_address(value: &DeValue<'_>) -> Result<SocketAddr, Wrong> {
+pub(super) fn quic_address(value: &DeValue<'_>) -> Result<SocketAddr, Wrong> {
     let address = on_link(socket_address("10.9.0.1:14791")(value)?)?;
     if address.port() == u16::MAX {
         return Err(Wrong::new(

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::{Allowed, Content, Gateway, LanMode, Policy, Scheme, Traffic, check};
+use config::{Allowed, Content, Gateway, LanMode, Policy, Relation, Scheme, Traffic, check};
 
 fn example(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/examples").join(name)
@@ -53,6 +53,72 @@ fn each_of_several_peers_has_its_prefixes_policy_and_share() {
     // As with one peer, a gateway is its only view.
     let one = Gateway::load(&example("gateway-a.toml")).unwrap();
     assert_eq!(one.views(), std::slice::from_ref(&one));
+}
+
+#[test]
+fn gateways_of_one_site_are_peers_of_each_other_without_prefixes() {
+    let path = example("gateway-members.toml");
+    let gateway = Gateway::load(&path).unwrap();
+    assert!(check(&path).is_valid());
+    assert_eq!(gateway.lan.remote, ["10.0.1.0/24".parse().unwrap()]);
+    let relations: Vec<_> = gateway.peers().map(|peer| (peer.name.as_str(), peer.relation.clone())).collect();
+    let of_b = || Relation::MemberOf("b".to_owned());
+    assert_eq!(relations, [("b1", of_b()), ("b2", of_b()), ("a2", Relation::Sibling)]);
+    let views = gateway.views();
+    assert!(views.iter().all(Gateway::is_member));
+    assert_eq!([0, 1, 2].map(|nth| views[nth].lan.remote.len()), [1, 1, 0]);
+    // As fast as both peers together, and an eighth of that in the shares of memory.
+    assert_eq!(views[2].peer.rate.bits_per_second(), 10_000_000_000);
+    let whole = gateway.limits.total_buffer.bytes();
+    assert_eq!(views[2].limits.total_buffer.bytes(), whole / 9);
+    // A file without any of it is none of a member's.
+    assert!(!Gateway::load(&example("gateway-several.toml")).unwrap().is_member());
+    assert!(!Gateway::load(&example("gateway-a.toml")).unwrap().is_member());
+}
+
+#[test]
+fn with_several_gateways_no_class_completes_locally() {
+    let folder = tempfile::tempdir().unwrap();
+    let policy = "[[class]]\nname = \"default\"\nscheme = \"sr\"\ncompletion = \"local\"\n";
+    std::fs::write(folder.path().join("policy.toml"), policy).unwrap();
+    let text = std::fs::read_to_string(example("gateway-members.toml")).unwrap();
+    let path = folder.path().join("gateway.toml");
+    std::fs::write(&path, format!("{text}\n[policy]\nfile = \"policy.toml\"\n")).unwrap();
+    let report = check(&path);
+    let told =
+        report.problems().iter().any(|problem| problem.message().contains("several gateways at a site"));
+    assert!(!report.is_valid() && told, "{:?}", report.problems());
+}
+
+#[test]
+fn files_of_members_are_checked_beside_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = std::fs::read_to_string(example("gateway-members.toml")).unwrap();
+    let put = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let told = |first: &str, second: &str| {
+        let first = check(&put("first.toml", first));
+        let mut second = check(&put("second.toml", second));
+        config::check_pair(&first, &mut second);
+        second.problems().iter().map(|problem| problem.message().to_owned()).collect::<Vec<_>>().join("; ")
+    };
+    let sibling = text
+        .replace("[site]\nname = \"a1\"", "[site]\nname = \"a2\"")
+        .replace("listen = \"10.9.0.1:", "listen = \"10.9.0.2:");
+    assert_eq!(told(&text, &sibling), "");
+    let other = sibling.replace(
+        "{ name = \"a1\", address = \"10.9.0.1:14791\" }",
+        "{ name = \"a1\", address = \"10.9.0.1:14791\" }, { name = \"a3\", address = \"10.9.0.3:14791\" }",
+    );
+    assert!(told(&text, &other).contains("`site.gateways` differs"), "{}", told(&text, &other));
+    // The peer's file takes this site's gateway for its only one.
+    let peer = "[site]\nname = \"b1\"\n[lan]\ninterface = \"eth1\"\nremote = [\"10.0.0.0/24\"]\n\
+                [wan]\nlisten = \"10.9.1.1:14791\"\n[peer]\nname = \"a1\"\naddress = \"10.9.0.1:14791\"\n\
+                rate = \"5 Gbit/s\"\n[identity]\ncertificate = \"b.crt\"\nkey = \"b.key\"\nauthority = \"ca.crt\"\n";
+    assert!(told(&text, peer).contains("`peer.site` does not fit `site.gateways`"), "{}", told(&text, peer));
 }
 
 #[test]

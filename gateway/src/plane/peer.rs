@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use config::Wan;
+use config::{Relation, Wan};
 use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Received, Reject};
@@ -28,6 +28,9 @@ pub struct PeerSide<O> {
     bulk: Bulk,
     address: SocketAddr,
     remote: Vec<IpNet>,
+    relation: Relation,
+    /// The gateway is to stop.
+    is_leaving: bool,
     /// Longest WAN packet of any session, plaintext bytes.
     max_packet: usize,
     session: Option<Session>,
@@ -52,6 +55,8 @@ pub struct PeerAddress {
     pub bulk: SocketAddr,
     /// The prefixes behind it.
     pub remote: Vec<IpNet>,
+    /// How it stands to this gateway.
+    pub relation: Relation,
     /// Longest WAN packet of any session, plaintext bytes.
     pub max_packet: usize,
 }
@@ -120,13 +125,15 @@ impl<O: Observer> PeerSide<O> {
         orders: Receiver<Order>,
         observer: O,
     ) -> Self {
-        let PeerAddress { name, bulk: address, remote, max_packet } = to;
+        let PeerAddress { name, bulk: address, remote, relation, max_packet } = to;
         Self {
             name,
             core,
             bulk,
             address,
             remote,
+            relation,
+            is_leaving: false,
             max_packet,
             session: None,
             first: Ordinals::default(),
@@ -161,6 +168,22 @@ impl<O: Observer> PeerSide<O> {
         if let Some(ahead) = self.ahead.take_if(|ahead| ahead.is_over()) {
             ahead.give_up();
         }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn relation(&self) -> &Relation {
+        &self.relation
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.is_leaving
+    }
+
+    pub(super) fn core_mut(&mut self) -> &mut Gateway {
+        &mut self.core
     }
 
     pub(super) fn remote(&self) -> &[IpNet] {
@@ -294,6 +317,7 @@ impl<O: Observer> PeerSide<O> {
                 }
                 Ok(Order::Drain(deadline, reply)) => {
                     self.core.stop_accepting();
+                    self.is_leaving = true;
                     self.awaited = Some(Awaited { reached: Gateway::is_quiet, deadline, reply });
                 }
                 Ok(Order::Part(deadline, reply)) => {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::members::TELL_EVERY;
 use super::{CHECK_EVERY, OBSERVE_EVERY, Observer, PAUSE, PeerSide, Worker};
 use crate::lan::Link;
 
@@ -13,6 +14,17 @@ impl<O: Observer> Worker<O> {
         self.last_round = now;
         if pause >= PAUSE {
             self.peers.iter_mut().for_each(|peer| peer.excuse_pause(pause, now));
+        }
+    }
+
+    /// Does its part among the gateways of the site.
+    pub(super) fn tend_members(&mut self, now: Instant) {
+        let Self { members, peers, routes, next_told, .. } = self;
+        let Some(members) = members else { return };
+        members.tend(peers, routes, now);
+        if now >= *next_told {
+            *next_told = now + TELL_EVERY;
+            members.tell(now);
         }
     }
 

@@ -124,6 +124,10 @@ impl Running {
     /// Greets a process that wants to take over; that takes as long as it prepares itself.
     pub(super) async fn greet(&self, claimant: Claimant) -> Option<Preparing> {
         let Claimant { stream, place } = claimant;
+        if self.is_member {
+            warn!("no process can take over where a site has several gateways: restart, and another goes on");
+            return None;
+        }
         let lent = self.lend().await;
         let (sockets, waiting) = match lent {
             Ok(lent) => lent,

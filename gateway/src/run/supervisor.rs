@@ -75,6 +75,8 @@ pub(super) struct Supervisor {
     renewal: Renewal,
     telling: Telling,
     times: Times,
+    /// Other gateways of the site take over when this one ends.
+    has_siblings: bool,
 }
 
 impl Supervisor {
@@ -97,8 +99,21 @@ impl Supervisor {
             None => telling,
             Some(nth) => telling.naming(&name, nth == 0),
         };
+        let has_siblings = !gateway.site.gateways.is_empty();
         let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
-        Self { name, control, workers, telemetry, flows, outlives, reloader, renewal, telling, times }
+        Self {
+            name,
+            control,
+            workers,
+            telemetry,
+            flows,
+            outlives,
+            reloader,
+            renewal,
+            telling,
+            times,
+            has_siblings,
+        }
     }
 
     /// Runs until `stopped` says so. Each of `asked` has the files read again.
@@ -107,7 +122,7 @@ impl Supervisor {
         mut asked: mpsc::Receiver<Ask>,
         mut stopped: watch::Receiver<Stop>,
     ) -> Result<(), RunError> {
-        let Self { name, control, workers, telemetry, flows, outlives, .. } = self;
+        let Self { name, control, workers, telemetry, flows, outlives, has_siblings, .. } = self;
         let (mut reloader, mut renewal, mut telling) = (self.reloader, self.renewal, self.telling);
         let Times { drain, dead_after } = self.times;
         let (events_in, events) = mpsc::channel(16);
@@ -153,7 +168,7 @@ impl Supervisor {
         }
         let parted = workers.await_shutdown(Instant::now() + PART);
         // If control is gone, so is whoever would hear it.
-        let _ = commands.send(Command::Goodbye(GoodbyeReason::Shutdown)).await;
+        let _ = commands.send(last_word(has_siblings)).await;
         events.close();
         leave(control, &name).await?;
         if stop == Stop::Drain {
@@ -162,6 +177,12 @@ impl Supervisor {
         }
         Ok(())
     }
+}
+
+/// Returns the last word to control. Where other gateways of the site take over, flows wait at the
+/// peers, and go on by these.
+fn last_word(has_siblings: bool) -> Command {
+    if has_siblings { Command::HandOver } else { Command::Goodbye(GoodbyeReason::Shutdown) }
 }
 
 /// Waits for the control connection's end.

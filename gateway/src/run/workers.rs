@@ -24,7 +24,7 @@ use crate::cells::Cells;
 use crate::choose::{Chooser, PathSnapshot};
 use crate::lan::Lan;
 use crate::lan::wake::{Waker, waker};
-use crate::plane::{GoOn, Order, PeerAddress, PeerSide, Share, Worker};
+use crate::plane::{GoOn, Membership, Order, PeerAddress, PeerSide, Share, Worker};
 use crate::retention::Retained;
 use crate::steering::Part;
 use crate::telemetry::Telemetry;
@@ -39,6 +39,8 @@ pub(super) struct WorkerResources {
     pub(super) lan: Lan,
     /// In the order of the gateway file.
     pub(super) peers: Vec<PeerResources>,
+    /// Where a site has several gateways.
+    pub(super) membership: Option<Membership>,
 }
 
 /// The resources that a thread owns for one peer.
@@ -140,7 +142,7 @@ impl Threads {
 impl Thread {
     fn start(resources: WorkerResources, busy_poll: Duration) -> Result<Self, RunError> {
         let (waker, wakeup) = waker().map_err(RunError::System)?;
-        let WorkerResources { part, mut lan, mut peers } = resources;
+        let WorkerResources { part, mut lan, mut peers, membership } = resources;
         let (orders, receivers): (Vec<_>, Vec<_>) = peers.iter().map(|_| mpsc::channel()).unzip();
         let (begin, beginning) = mpsc::channel();
         let thread = std::thread::Builder::new()
@@ -158,7 +160,9 @@ impl Thread {
                     PeerSide::new(to, core, bulk, share, orders, publisher)
                 };
                 let peers = peers.into_iter().zip(receivers).zip(cores).map(side).collect();
-                Worker::new(lan, peers, wakeup, Instant::now()).with_busy_poll(busy_poll).run()
+                let now = Instant::now();
+                let worker = Worker::new(lan, peers, wakeup, now).with_busy_poll(busy_poll);
+                worker.with_members(membership.as_ref(), now).run()
             })
             .map_err(RunError::System)?;
         Ok(Self { part, orders, waker, begin, thread })

@@ -66,6 +66,9 @@ struct Session {
     numbers: [u64; 2],
 }
 
+/// A packet between gateways: to, from, the session's number, its own, its bytes.
+type UnderWay = (usize, usize, u64, u64, Vec<u8>);
+
 pub(crate) struct World {
     pub(crate) rng: Pcg64Mcg,
     start: Instant,
@@ -73,8 +76,8 @@ pub(crate) struct World {
     nodes: Vec<Option<Node>>,
     lives: u64,
     sessions: BTreeMap<(usize, usize), Session>,
-    /// By the tick of arrival: to, from, the session's number, the packet's, the packet.
-    air: BTreeMap<(u64, u64), (usize, usize, u64, u64, Vec<u8>)>,
+    /// By the tick of arrival.
+    air: BTreeMap<(u64, u64), UnderWay>,
     serial: u64,
     pub(crate) cut: [[bool; ALL]; ALL],
     /// Gateways that hosts' packets do not reach, and whose packets reach no host.

@@ -1,0 +1,282 @@
+//! A worker's part in a site of several gateways: which of them speaks for two hosts, and what
+//! members say to each other over their sessions. Without several gateways there is nothing of it.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use config::Relation;
+use roce::ip::{Received, Reject};
+use splice::Gateway;
+use splice::members::{HostPair, MemberId, Process, Times};
+use splice::site::{Gateways, Site, SiteConfig, Way};
+
+use super::routes::{Route, Routes};
+use super::{Observer, PeerSide};
+
+/// This gateway as a member of its site, the same for all threads.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    /// Its site name.
+    pub name: String,
+    /// Drawn at random when the process starts.
+    pub incarnation: u64,
+    /// Pairs of hosts at most, towards each site.
+    pub pairs: usize,
+}
+
+/// A thread's part towards each of the other sites.
+pub(super) struct Parts {
+    parts: Vec<Part>,
+    /// The part that each peer is of, by the peers' places.
+    of_peer: Vec<Option<usize>>,
+    /// Numbers and names of all members.
+    names: Vec<(MemberId, String)>,
+    is_leaving: bool,
+}
+
+struct Part {
+    site: Site,
+    /// Its name, or its only gateway's.
+    name: String,
+    /// The members of this site that took part when that was last told.
+    live: Vec<MemberId>,
+    spoken_for: usize,
+}
+
+/// A worker's peers, as places of gateways.
+struct Cores<'a, O>(&'a mut [PeerSide<O>]);
+
+impl<O: Observer> Gateways for Cores<'_, O> {
+    fn gateway(&mut self, place: usize) -> Option<&mut Gateway> {
+        self.0.get_mut(place).map(PeerSide::core_mut)
+    }
+}
+
+fn id(name: &str) -> MemberId {
+    MemberId(config::member_number(name))
+}
+
+impl Parts {
+    /// Makes a part for each site that peers are of. Without a membership there is none.
+    pub(super) fn new<O: Observer>(
+        me: Option<&Membership>,
+        peers: &[PeerSide<O>],
+        now: Instant,
+    ) -> Option<Self> {
+        let me = me?;
+        let is_sibling = |(_, peer): &(usize, &PeerSide<O>)| *peer.relation() == Relation::Sibling;
+        let placed = || peers.iter().enumerate();
+        let named = |(place, peer): (usize, &PeerSide<O>)| (id(peer.name()), place);
+        let others: Vec<_> = placed().filter(is_sibling).map(named).collect();
+        let site_of = |peer: &PeerSide<O>| match peer.relation() {
+            Relation::Sibling => None,
+            // Both sites have one gateway.
+            Relation::Alone if others.is_empty() => None,
+            Relation::Alone => Some(peer.name().to_owned()),
+            Relation::MemberOf(site) => Some(format!("{site} (site)")),
+        };
+        let (mut parts, mut of_peer): (Vec<Part>, Vec<Option<usize>>) = (Vec::new(), Vec::new());
+        for peer in peers {
+            let Some(name) = site_of(peer) else {
+                of_peer.push(None);
+                continue;
+            };
+            let known = parts.iter().position(|part| part.name == name);
+            of_peer.push(Some(known.unwrap_or(parts.len())));
+            if known.is_some() {
+                continue;
+            }
+            let is_of_site = |(_, peer): &(usize, &PeerSide<O>)| site_of(peer).as_ref() == Some(&name);
+            let config = SiteConfig {
+                me: Process { member: id(&me.name), incarnation: me.incarnation },
+                others: others.clone(),
+                peers: placed().filter(is_of_site).map(named).collect(),
+                times: Times::default(),
+                pairs: me.pairs,
+            };
+            parts.push(Part { site: Site::new(config, now), name, live: Vec::new(), spoken_for: 0 });
+        }
+        let own = std::iter::once((id(&me.name), me.name.clone()));
+        let names = own.chain(peers.iter().map(|peer| (id(peer.name()), peer.name().to_owned()))).collect();
+        Some(Self { parts, of_peer, names, is_leaving: false })
+    }
+
+    fn part_of(&mut self, peer: usize) -> Option<&mut Part> {
+        let place = self.of_peer.get(peer).copied().flatten()?;
+        self.parts.get_mut(place)
+    }
+
+    /// Hands a packet of the LAN, for a host behind a peer, to whoever speaks for the hosts.
+    /// `handed_by`: the member that handed it over, if one did.
+    pub(super) fn arrived<O: Observer>(
+        &mut self,
+        peers: &mut [PeerSide<O>],
+        (peer, handed_by): (usize, Option<MemberId>),
+        (received, packet): (&Received<'_>, &[u8]),
+        now: Instant,
+    ) {
+        let Some(part) = self.part_of(peer) else {
+            if let Some(peer) = peers.get_mut(peer) {
+                peer.handle_lan(received, packet.len(), now);
+            }
+            return;
+        };
+        let addressing = &received.datagram.addressing;
+        let pair = HostPair::new(addressing.src, addressing.dst);
+        match part.site.arrived(pair, handed_by, now) {
+            Way::Here(place) => {
+                if let Some(peer) = peers.get_mut(place) {
+                    peer.handle_lan(received, packet.len(), now);
+                }
+            }
+            Way::HandOver(place) => {
+                if let Some(peer) = peers.get_mut(place) {
+                    peer.core_mut().hand_over(packet, now);
+                }
+            }
+            Way::Dropped => {}
+        }
+    }
+
+    /// Returns true if a packet of a peer's side may go to its host.
+    pub(super) fn may_speak(&mut self, peer: usize, packet: &[u8], now: Instant) -> bool {
+        let Some(part) = self.part_of(peer) else { return true };
+        hosts_of(packet).is_some_and(|pair| part.site.may_speak(pair, peer, now))
+    }
+
+    /// Takes what members have said, moves flows, and says what is to be said.
+    pub(super) fn tend<O: Observer>(&mut self, peers: &mut [PeerSide<O>], routes: &Routes, now: Instant) {
+        for place in 0..peers.len() {
+            self.take_words(peers, place, now);
+            self.take_frames(peers, (place, routes), now);
+        }
+        for part in &mut self.parts {
+            if part.site.next_timeout() <= now {
+                part.site.handle_timeout(now);
+            }
+            part.site.settle(&mut Cores(peers), now);
+            while let Some((place, word)) = part.site.poll_word() {
+                if let Some(peer) = peers.get_mut(place) {
+                    peer.core_mut().send_word(&word, now);
+                }
+            }
+        }
+    }
+
+    fn take_words<O: Observer>(&mut self, peers: &mut [PeerSide<O>], place: usize, now: Instant) {
+        while let Some(word) = peers.get_mut(place).and_then(|peer| peer.core_mut().take_word()) {
+            // A sibling's is about all other sites.
+            for part in &mut self.parts {
+                if let Some(from) = part.site.member_at(place) {
+                    part.site.handle_word(from, &word, now);
+                }
+            }
+        }
+    }
+
+    fn take_frames<O: Observer>(
+        &mut self,
+        peers: &mut [PeerSide<O>],
+        (place, routes): (usize, &Routes),
+        now: Instant,
+    ) {
+        while let Some(frame) = peers.get_mut(place).and_then(|peer| peer.core_mut().take_handed_over()) {
+            let packet = frame.as_ref();
+            let from = self.parts.iter().find_map(|part| part.site.other_at(place));
+            match (Received::parse(packet), from) {
+                (Ok(received), Some(from)) => {
+                    if let Route::One(peer) = routes.of(received.datagram.addressing.dst) {
+                        self.arrived(peers, (peer, Some(from)), (&received, packet), now);
+                    }
+                }
+                (Err(reject), _) => refuse(peers, reject, packet),
+                (Ok(_), None) => {}
+            }
+        }
+    }
+
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.parts.iter().map(|part| part.site.next_timeout()).min()
+    }
+
+    /// The process is about to end.
+    pub(super) fn leave(&mut self) {
+        if !std::mem::replace(&mut self.is_leaving, true) {
+            self.parts.iter_mut().for_each(|part| part.site.leave());
+        }
+    }
+
+    /// Tells of members that have come or gone.
+    pub(super) fn tell(&mut self, now: Instant) {
+        let Self { parts, names, .. } = self;
+        let name_of = |member: &MemberId| {
+            let known = names.iter().find(|(id, _)| id == member);
+            known.map_or("unknown", |(_, name)| name.as_str())
+        };
+        for part in parts {
+            let mut live: Vec<_> = part.site.live(now).collect();
+            live.sort();
+            let spoken_for = part.site.spoken_for(now);
+            if live != part.live {
+                let mut members: Vec<_> = live.iter().map(name_of).collect();
+                members.sort_unstable();
+                let members = members.join(", ");
+                tracing::info!(
+                    towards = part.name,
+                    members,
+                    pairs = spoken_for,
+                    "the gateways that take part here have changed; so many pairs of hosts are this one's"
+                );
+                part.live = live;
+            }
+            part.spoken_for = spoken_for;
+        }
+    }
+}
+
+fn refuse<O: Observer>(peers: &mut [PeerSide<O>], reject: Reject, packet: &[u8]) {
+    if let Some(peer) = peers.first_mut() {
+        peer.refuse_lan(reject, packet.len());
+    }
+}
+
+/// How often members that come and go are looked for.
+pub(super) const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Returns the hosts of a packet by its IP header.
+fn hosts_of(packet: &[u8]) -> Option<HostPair> {
+    match packet.first()? >> 4 {
+        4 => {
+            let (src, rest) = packet.get(12..)?.split_first_chunk::<4>()?;
+            let dst = rest.first_chunk::<4>()?;
+            Some(HostPair::new(IpAddr::from(*src), IpAddr::from(*dst)))
+        }
+        6 => {
+            let (src, rest) = packet.get(8..)?.split_first_chunk::<16>()?;
+            let dst = rest.first_chunk::<16>()?;
+            Some(HostPair::new(IpAddr::from(*src), IpAddr::from(*dst)))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::ip::{Addressing, Datagram, emit};
+
+    use super::*;
+
+    #[test]
+    fn the_hosts_of_a_packet_are_those_of_its_header() {
+        let addresses = [("10.0.0.1", "10.0.1.2"), ("fd00::1", "fd01::2")];
+        for (src, dst) in addresses {
+            let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
+            let addressing = Addressing { src, dst, src_port: 9, tclass: 0, ttl: 9 };
+            let mut packet = [0; 200];
+            let len = emit(&addressing, 1, &[0; 24], &mut packet).unwrap();
+            assert_eq!(Datagram::parse(&packet[..len]).unwrap().addressing.src, src);
+            assert_eq!(hosts_of(&packet[..len]), Some(HostPair::new(src, dst)));
+            assert_eq!(hosts_of(&packet[..12]), None);
+        }
+    }
+}

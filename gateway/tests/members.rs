@@ -1,0 +1,283 @@
+//! Two sites of two gateways each, as processes on loopback, and RDMA hosts that check every byte.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test that cannot go on fails"
+)]
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use gateway::admin::Status;
+use soft_nic::QpConfig;
+use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload, run_pair};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const TICK: Duration = Duration::from_millis(20);
+/// Those of the first site, and then those of the other.
+const NAMES: [&str; 4] = ["a1", "a2", "b1", "b2"];
+const HOSTS: usize = 6;
+const FIRST_PORT: u16 = 15_000;
+static STARTED: AtomicU16 = AtomicU16::new(0);
+
+/// Returns an address of loopback that no other process of this test uses.
+fn address(node: usize) -> IpAddr {
+    let [_, _, upper, lower] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 1 + (upper & 0x7f), lower, 10 + u8::try_from(node).unwrap()).into()
+}
+
+fn host_ip(site: usize, host: usize) -> IpAddr {
+    Ipv4Addr::new(10, 0, u8::try_from(site).unwrap(), 1 + u8::try_from(host).unwrap()).into()
+}
+
+struct Sites {
+    gateways: Vec<Option<Child>>,
+    folder: tempfile::TempDir,
+    /// By site.
+    hosts: Vec<Vec<Option<Bound>>>,
+    port: u16,
+    threads: u8,
+}
+
+impl Sites {
+    fn start(threads: u8) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().to_str().unwrap();
+        let made = longhaul(&[&["keys", "--dir", dir], &NAMES[..]].concat());
+        assert!(made.0, "{}", made.1);
+        let policy = "[[class]]\nname = \"default\"\nscheme = \"sr\"\n";
+        std::fs::write(folder.path().join("policy.toml"), policy).unwrap();
+        let bound = |site: usize| {
+            let any = SocketAddr::new(address(2 * site), 0);
+            (0..HOSTS).map(|_| Some(Bound::new(any).unwrap())).collect()
+        };
+        let hosts = vec![bound(0), bound(1)];
+        let port = FIRST_PORT + 40 * STARTED.fetch_add(1, Ordering::Relaxed);
+        let mut sites = Self { gateways: Vec::new(), folder, hosts, port, threads };
+        for node in 0..4 {
+            std::fs::write(sites.path(node), sites.file(node)).unwrap();
+            sites.gateways.push(Some(sites.gateway(node)));
+        }
+        sites.wait_for_sessions();
+        sites
+    }
+
+    fn path(&self, node: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{}.toml", NAMES[node]))
+    }
+
+    fn log(&self, node: usize) -> String {
+        let log = self.folder.path().join(format!("{}.log", NAMES[node]));
+        std::fs::read_to_string(log).unwrap_or_default()
+    }
+
+    fn gateway(&self, node: usize) -> Child {
+        let log = self.folder.path().join(format!("{}.log", NAMES[node]));
+        Command::new(env!("CARGO_BIN_EXE_longhaul"))
+            .args(["gateway", "--with-parent", "--config"])
+            .arg(self.path(node))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::options().create(true).append(true).open(log).unwrap())
+            .spawn()
+            .unwrap()
+    }
+
+    fn wan(&self, node: usize) -> SocketAddr {
+        SocketAddr::new(address(node), self.port)
+    }
+
+    fn lan(&self, node: usize) -> SocketAddr {
+        SocketAddr::new(address(node), self.port + 39)
+    }
+
+    fn file(&self, node: usize) -> String {
+        let (site, peer) = (node / 2, 1 - node / 2);
+        let own: String = [2 * site, 2 * site + 1]
+            .map(|node| format!("{{ name = \"{}\", address = \"{}\" }}", NAMES[node], self.wan(node)))
+            .join(", ");
+        let hosts: String = self.hosts[site]
+            .iter()
+            .enumerate()
+            .map(|(host, bound)| {
+                let outer = bound.as_ref().unwrap().address().unwrap();
+                format!("\"{}\" = \"{outer}\"\n", host_ip(site, host))
+            })
+            .collect();
+        let peers: String = [2 * peer, 2 * peer + 1]
+            .map(|node| {
+                format!(
+                    "[[peer]]\nname = \"{}\"\nsite = \"{}\"\naddress = \"{}\"\nrate = \"200 Mbit/s\"\n\
+                     remote = [\"10.0.{peer}.0/24\"]\ndead_after = \"1 s\"\n",
+                    NAMES[node],
+                    ["a", "b"][peer],
+                    self.wan(node)
+                )
+            })
+            .concat();
+        let (name, wan, lan, threads) = (NAMES[node], self.wan(node), self.lan(node), self.threads);
+        format!(
+            "[site]\nname = \"{name}\"\ngateways = [{own}]\n[lan]\nmode = \"socket\"\nlisten = \"{lan}\"\n\
+             [lan.hosts]\n{hosts}[wan]\nlisten = \"{wan}\"\nprobe_mtu = false\n\
+             {peers}[identity]\ncertificate = \"{name}.crt\"\nkey = \"{name}.key\"\nauthority = \"ca.crt\"\n\
+             [admin]\nlisten = \"{lan}\"\n[policy]\nfile = \"policy.toml\"\n\
+             [data_plane]\nthreads = {threads}\n"
+        )
+    }
+
+    fn status(&self, node: usize, peer: usize) -> Option<Status> {
+        let admin = self.lan(node).to_string();
+        serde_json::from_str(&longhaul(&["status", "--json", "--peer", NAMES[peer], "--admin", &admin]).1)
+            .ok()
+    }
+
+    fn wait_for_sessions(&self) {
+        let end = Instant::now() + PATIENCE;
+        for node in 0..4 {
+            for peer in (0..4).filter(|peer| *peer != node) {
+                while !self.status(node, peer).is_some_and(|status| status.is_up()) {
+                    assert!(Instant::now() < end, "{}", self.log(node));
+                    std::thread::sleep(TICK);
+                }
+            }
+        }
+    }
+
+    /// Waits until a gateway has told this of who takes part.
+    fn wait_for_members(&self, node: usize, members: &str) {
+        let end = Instant::now() + PATIENCE;
+        let is_told = || {
+            let log = self.log(node);
+            let last = log.lines().rfind(|line| line.contains("that take part here have changed"));
+            last.is_some_and(|line| line.contains(members))
+        };
+        while !is_told() {
+            assert!(Instant::now() < end, "{members}: {}", self.log(node));
+            std::thread::sleep(TICK);
+        }
+    }
+
+    /// Begins a transfer between two hosts, which send to these gateways.
+    fn transfer(&mut self, host: usize, through: [usize; 2], messages: u64) -> [Endpoint; 2] {
+        let workload = Workload {
+            qps: 2,
+            mix: Mix::ALL,
+            // One packet.
+            message: 1000,
+            limit: Limit::Messages(messages),
+            depth: 4,
+            patience: PATIENCE,
+            seed: host as u64,
+            qp: QpConfig { timeout: Some(Duration::from_secs(1)), ..QpConfig::default() },
+            ..Workload::default()
+        };
+        let mut start = |site: usize, role| {
+            let bound = self.hosts[site][host].take().unwrap();
+            let config = EndpointConfig {
+                bind: bound.address().unwrap(),
+                gateway: self.lan(through[site]),
+                ip: host_ip(site, host),
+                remote_ip: host_ip(1 - site, host),
+                role,
+                workload: workload.clone(),
+            };
+            Endpoint::start_on(bound, &config).unwrap()
+        };
+        let server = start(1, Role::Server);
+        [start(0, Role::Client), server]
+    }
+
+    fn failed(&self) -> u64 {
+        let all = (0..4).flat_map(|node| (0..4).map(move |peer| (node, peer)));
+        let each = all.filter(|(node, peer)| node / 2 != peer / 2 && self.gateways[*node].is_some());
+        each.map(|(node, peer)| self.status(node, peer).unwrap().flows.failed).sum()
+    }
+}
+
+impl Drop for Sites {
+    fn drop(&mut self) {
+        for child in self.gateways.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            (0..4).for_each(|node| eprintln!("{}:\n{}", NAMES[node], self.log(node)));
+        }
+    }
+}
+
+/// Runs the program; whether it ended well, and what it printed.
+fn longhaul(args: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_longhaul")).args(args).output().unwrap();
+    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    (output.status.success(), String::from_utf8(text).unwrap())
+}
+
+fn complete([client, server]: [Endpoint; 2], messages: u64) {
+    let (client, server) = run_pair(client, server).unwrap();
+    assert!(client.is_clean() && client.messages == 2 * messages, "{client}");
+    assert!(server.is_clean() && server.messages > 0, "{server}");
+}
+
+/// Hosts of both sites send to either gateway, whoever speaks for them.
+#[test]
+fn packets_at_any_gateway_come_to_the_one_that_speaks() {
+    for threads in [1, 2] {
+        const MESSAGES: u64 = 300;
+        let mut sites = Sites::start(threads);
+        (0..4).for_each(|node| sites.wait_for_members(node, &NAMES[node / 2 * 2..][..2].join(", ")));
+        let through = |host: usize| [host % 2, 2 + host / 2 % 2];
+        let transfers: Vec<_> =
+            (0..HOSTS).map(|host| sites.transfer(host, through(host), MESSAGES)).collect();
+        transfers.into_iter().for_each(|transfer| complete(transfer, MESSAGES));
+        assert_eq!(sites.failed(), 0);
+        // Each gateway spoke for some.
+        for (node, name) in NAMES.iter().enumerate() {
+            let opened: u64 = (0..4)
+                .filter(|peer| peer / 2 != node / 2)
+                .map(|peer| sites.status(node, peer).unwrap().flows.opened)
+                .sum();
+            assert!(opened > 0, "{name} had no flow");
+        }
+    }
+}
+
+/// A gateway is killed under load. Its hosts' programs see a delay, and return to it when it is
+/// back.
+#[test]
+fn the_hosts_of_a_gateway_that_dies_go_on_by_the_other() {
+    const MESSAGES: u64 = 8000;
+    let mut sites = Sites::start(1);
+    (0..4).for_each(|node| sites.wait_for_members(node, &NAMES[node / 2 * 2..][..2].join(", ")));
+    // Routes lead to those that live.
+    let transfers: Vec<_> =
+        (0..HOSTS).map(|host| sites.transfer(host, [1, 2 + host % 2], MESSAGES)).collect();
+    let done = |nth: usize| transfers[nth][0].progress().messages.load(Ordering::Relaxed);
+    let wait_until = |what: &str, reached: &dyn Fn() -> bool| {
+        let end = Instant::now() + PATIENCE;
+        while !reached() {
+            assert!(Instant::now() < end, "{what}: {:?}", (0..HOSTS).map(done).collect::<Vec<_>>());
+            std::thread::sleep(TICK);
+        }
+    };
+    wait_until("not all transfers start", &|| (0..HOSTS).all(|nth| done(nth) > 100));
+    let opened = |peer: usize| sites.status(0, peer).unwrap().flows.opened;
+    assert!(opened(2) + opened(3) > 0, "who dies spoke for nobody");
+    let mut dead = sites.gateways[0].take().unwrap();
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    let before: Vec<_> = (0..HOSTS).map(done).collect();
+    wait_until("not all go on", &|| {
+        (0..HOSTS).all(|nth| done(nth) > before[nth] + 50 || done(nth) == 2 * MESSAGES)
+    });
+    sites.wait_for_members(1, "members=a2");
+    sites.gateways[0] = Some(sites.gateway(0));
+    sites.wait_for_members(1, "a1, a2");
+    transfers.into_iter().for_each(|transfer| complete(transfer, MESSAGES));
+}
