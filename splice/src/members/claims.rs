@@ -44,7 +44,7 @@ enum State {
     Claimed {
         term: Term,
         /// The leases under which peers agreed, in the peers' order.
-        agreed: [Option<(LeaseId, Since)>; MOST_MEMBERS],
+        agreed: Box<[Option<(LeaseId, Since)>; MOST_MEMBERS]>,
         asked: Option<Instant>,
     },
     /// Another process has a higher term.
@@ -77,7 +77,7 @@ impl Claims {
         let claim = self.by_pair.get_mut(&pair)?;
         let State::Claimed { agreed, .. } = &claim.state else { return None };
         let mut under = [None; MOST_MEMBERS];
-        for ((place, peer), agreed) in under.iter_mut().zip(peers).zip(agreed) {
+        for ((place, peer), agreed) in under.iter_mut().zip(peers).zip(agreed.iter()) {
             let held = agreed.filter(|(lease, _)| peer.valid(now) == Some(*lease));
             *place = held.map(|(lease, since)| (lease.incarnation, since));
         }
@@ -150,7 +150,7 @@ impl Claim {
         }
         self.known += 1;
         let term = Term { count: self.known, by: me };
-        self.state = State::Claimed { term, agreed: [None; MOST_MEMBERS], asked: None };
+        self.state = State::Claimed { term, agreed: Box::new([None; MOST_MEMBERS]), asked: None };
         term
     }
 
