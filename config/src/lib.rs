@@ -28,7 +28,7 @@ pub use gateway::{
 pub use pair::check_pair;
 pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
-    QpRange, Refuse, Scheme, Survive, Traffic, is_class_name,
+    QpRange, Refuse, Scheme, Survive, Traffic, is_class_name, is_class_or_part_name, names_class,
 };
 pub use problem::{Invalid, Problem, Style, render};
 pub use report::{Content, Report};

@@ -22,6 +22,7 @@ pub use auto::Allowed;
 pub use bounds::Bounds;
 pub use difference::Difference;
 pub use matching::{Match, NotQps, QpRange, Traffic};
+pub use parts::{is_class_or_part_name, names_class};
 
 /// Classes that a file may have.
 const MAX_WRITTEN: usize = 8;

@@ -40,6 +40,7 @@ mod tls;
 mod units;
 mod waiting;
 
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::error::Error;
 use std::io;
@@ -56,6 +57,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
@@ -415,6 +417,7 @@ impl Admin {
         let Some(Query { peer, from, filter }) = Query::parse(request.uri().query()) else {
             return bad(QUERIES);
         };
+        let peer = peer.as_deref();
         let Some(admin) = self.of_peer(peer) else {
             return bad(&format!("no such peer: there are {}\n", self.peers().join(", ")));
         };
@@ -474,7 +477,7 @@ impl Admin {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Query<'a> {
     /// The peer that it is about.
-    peer: Option<&'a str>,
+    peer: Option<Cow<'a, str>>,
     /// The place to begin at, from the beginning if there is none.
     from: u64,
     /// The flows that it is about.
@@ -482,13 +485,16 @@ struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
+    /// Keys and values may be percent-encoded (RFC 3986).
     fn parse(query: Option<&'a str>) -> Option<Self> {
         let mut parsed = Self::default();
         for pair in query.into_iter().flat_map(|query| query.split('&')) {
-            match pair.split_once('=')? {
-                ("peer", name) => parsed.peer = Some(name),
-                ("from", place) => parsed.from = place.parse().ok()?,
-                (key, value) => parsed.filter.take(key, value)?,
+            let (key, value) = pair.split_once('=')?;
+            let value = percent_decode_str(value).decode_utf8().ok()?;
+            match &*percent_decode_str(key).decode_utf8().ok()? {
+                "peer" => parsed.peer = Some(value),
+                "from" => parsed.from = value.parse().ok()?,
+                key => parsed.filter.take(key, &value)?,
             }
         }
         Some(parsed)

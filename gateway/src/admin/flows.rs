@@ -66,7 +66,7 @@ pub enum State {
 pub struct FlowFilter {
     /// One of its two hosts.
     pub host: Option<IpAddr>,
-    /// Its class.
+    /// Its class, or a part of it. A class has the flows of all its parts.
     pub class: Option<String>,
     /// How it stands.
     pub state: Option<State>,
@@ -102,7 +102,7 @@ impl FlowFilter {
 
     fn fits(&self, flow: &FlowReport, class: &str) -> bool {
         self.host.is_none_or(|host| [flow.requester, flow.target].contains(&host))
-            && self.class.as_ref().is_none_or(|name| name == class)
+            && self.class.as_ref().is_none_or(|name| config::names_class(name, class))
             && self.state.is_none_or(|state| state == State::of(flow.state))
     }
 }
@@ -262,5 +262,17 @@ mod tests {
         {
             assert_eq!(FlowFilter::default().take(key, value), None, "{key}={value}");
         }
+    }
+
+    #[test]
+    fn a_class_has_the_flows_of_its_parts() {
+        let text = "[[class]]\nname = \"default\"\nscheme = \"auto\"\ndivide = [\"64 KiB\"]\n";
+        let policy = Some(Arc::new(Policy::parse(Path::new("policy.toml"), text).unwrap()));
+        let threads = [ShownFlows { policy, flows: (0..5).map(flow).collect(), ..ShownFlows::default() }];
+        let count = |class: &str| {
+            let filter = FlowFilter { class: Some(class.to_owned()), ..FlowFilter::default() };
+            FlowList::of(&threads, &filter).total
+        };
+        assert_eq!((count("default"), count("default/64KiB"), count("default/1KiB")), (5, 2, 0));
     }
 }

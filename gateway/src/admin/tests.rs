@@ -278,6 +278,7 @@ async fn flows_are_found_by_host_class_and_state() {
         ("?host=10.0.1.1&state=held_back", &[0x21]),
         ("?class=bulk&state=idle", &[]),
         ("?peer=b&most=1", &[0x21]),
+        ("?p%65er=%62&class=%62ulk", &[0x21]),
     ] {
         let (status, text) = asked(address, &format!("/flows{query}"), "host: localhost\r\n").await;
         let list: FlowList = serde_json::from_str(text.split_once("\r\n\r\n").unwrap().1).unwrap();
@@ -285,7 +286,15 @@ async fn flows_are_found_by_host_class_and_state() {
         assert_eq!((status, &found[..]), (200, numbers), "{query}");
     }
     // Whoever mistypes a name is told, rather than that there are none.
-    for query in ["?class=bluk", "?state=busy", "?host=x", "?most=x", "?sort=class"] {
+    for query in [
+        "?class=bluk",
+        "?class=bluk%2F64KiB",
+        "?state=%FF",
+        "?state=busy",
+        "?host=x",
+        "?most=x",
+        "?sort=class",
+    ] {
         let (status, text) = asked(address, &format!("/flows{query}"), "host: localhost\r\n").await;
         let hint =
             if query.contains("class=bluk") { "/status lists those of the policy" } else { "state=STATE" };

@@ -129,11 +129,11 @@ pub(super) fn check_class(runtime: &Runtime, endpoints: &[Endpoint], class: &str
     Err(unusable(format!("longhaul: the policy has no class {class}; it has {known}")))
 }
 
-/// Parses the name of a class.
+/// Parses the name of a class or of a part of one.
 pub(super) fn class_name(text: &str) -> Result<String, String> {
-    match config::is_class_name(text) {
+    match config::is_class_or_part_name(text) {
         true => Ok(text.to_owned()),
-        false => Err("not the name of a class".to_owned()),
+        false => Err("not the name of a class, nor of a part such as default/64KiB".to_owned()),
     }
 }
 
@@ -142,5 +142,22 @@ pub(super) fn seconds_within(text: &str, least: f64, most: f64) -> Result<f64, S
     match text.parse() {
         Ok(seconds) if (least..=most).contains(&seconds) => Ok(seconds),
         _ => Err(format!("a number of seconds from {least} to {most}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_and_their_parts_have_names() {
+        for name in ["default", "default/64KiB", "a-b_c/1MiB"] {
+            assert_eq!(class_name(name), Ok(name.to_owned()));
+        }
+        for name in
+            ["", "default/", "/64KiB", "default/64 KiB", "default/many", "default/64KiB/1MiB", "a&b=c"]
+        {
+            assert!(class_name(name).is_err(), "{name}");
+        }
     }
 }

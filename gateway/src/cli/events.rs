@@ -29,7 +29,7 @@ pub(super) struct EventsArgs {
     /// Show events that name this address only
     #[arg(long, value_name = "IP")]
     host: Option<IpAddr>,
-    /// Show events about flows of this class only
+    /// Show events about flows of this class, or of a part of one, only
     #[arg(long, value_name = "NAME", value_parser = class_name)]
     class: Option<String>,
     /// Show each as a line of JSON
@@ -51,7 +51,7 @@ impl EventsArgs {
             }
             // Events of earlier policies may name classes that this one has not.
             if let Some(class) = self.class.as_deref().filter(|_| next == 0)
-                && !answer.events.iter().any(|event| event.class.as_deref() == Some(class))
+                && !answer.events.iter().any(|event| is_about(event, class))
             {
                 check_class_of_any(&runtime, &admin, class)?;
             }
@@ -68,7 +68,7 @@ impl EventsArgs {
         let is_kind = |kind: &EventKind| kind.name() == event.kind;
         (self.kind.is_empty() || self.kind.iter().any(is_kind))
             && self.host.is_none_or(|host| event.names(host))
-            && self.class.as_ref().is_none_or(|class| event.class.as_ref() == Some(class))
+            && self.class.as_deref().is_none_or(|class| is_about(event, class))
     }
 
     fn show(&self, answer: &Events) -> Result<(), Failure> {
@@ -84,5 +84,42 @@ impl EventsArgs {
             writeln!(out, "{line}").map_err(output_failed)?;
         }
         out.flush().map_err(output_failed)
+    }
+}
+
+/// Returns true for an event about a flow of this class, or of a part of it.
+fn is_about(event: &Event, class: &str) -> bool {
+    event.class.as_deref().is_some_and(|name| config::names_class(class, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        events: EventsArgs,
+    }
+
+    #[test]
+    fn a_class_has_the_events_of_its_parts() {
+        let shown = |class: &str| {
+            let line = Line::try_parse_from(["events", "--class", class]).unwrap();
+            let of = |class: Option<&str>| Event {
+                number: 0,
+                time: String::new(),
+                kind: "flow_failed".to_owned(),
+                peer: None,
+                class: class.map(str::to_owned),
+                text: String::new(),
+            };
+            let classes = [None, Some("default"), Some("default/64KiB"), Some("default-2")];
+            classes.map(|class| line.events.is_meant(&of(class)))
+        };
+        assert_eq!(shown("default"), [false, true, true, false]);
+        assert_eq!(shown("default/64KiB"), [false, false, true, false]);
     }
 }

@@ -11,7 +11,7 @@ use crate::admin::{FlowFilter, FlowList, State};
 pub(super) struct FlowsArgs {
     #[command(flatten)]
     by_host: ByHostArgs,
-    /// Show the flows of this class only
+    /// Show the flows of this class, or of a part of one, only
     #[arg(long, value_name = "NAME", value_parser = class_name)]
     class: Option<String>,
     /// Show the flows that stand like this only
