@@ -9,6 +9,7 @@
 //! found and what would be right.
 
 mod check;
+mod foreign;
 mod gateway;
 mod hosts;
 mod pair;

@@ -17,6 +17,7 @@ use miette::{NamedSource, Severity};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::foreign;
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::units::UnitError;
 use crate::utf8::utf8;
@@ -49,6 +50,9 @@ pub(crate) fn load(path: &Path) -> Result<Source, Invalid> {
     let size = read.map_err(|error| problem(error.to_string()))? as u64;
     if size > MAX_FILE {
         return Err(problem(format!("it has more than {MAX_FILE} bytes")));
+    }
+    if let Some(kind) = foreign::kind(&bytes) {
+        return Err(problem(format!("{kind}, and neither a gateway file nor a policy file")));
     }
     utf8(bytes).map(|text| source(path, text)).map_err(problem)
 }

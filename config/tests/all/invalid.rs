@@ -47,6 +47,29 @@ fn what_never_ends_is_refused() {
     assert_eq!(report.problems()[0].message(), "cannot read /dev/zero: it has more than 1048576 bytes");
 }
 
+/// A key's lines would stand on the terminal, and in whatever collects its output.
+#[test]
+fn nothing_is_quoted_of_keys_and_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let (key, gateway) = (folder.path().join("a.key"), folder.path().join("gateway.toml"));
+    let text = fs::read_to_string("../docs/examples/gateway-a.toml").unwrap();
+    fs::write(&gateway, text.replace("file = \"policy.toml\"", "file = \"a.key\"")).unwrap();
+    let pem = b"-----BEGIN PRIVATE KEY-----\nsecret1\nsecret2 = \"secret3\"\n-----END PRIVATE KEY-----\n";
+    for (content, told) in [
+        (&pem[..], "a.key: it is a private key (PEM), and neither a gateway file nor a policy file"),
+        (b"\x30\x06secret", "a.key: it is a key or certificate (DER), and neither"),
+        (b"secret\0\n", "a.key: it is no text, and neither"),
+    ] {
+        fs::write(&key, content).unwrap();
+        for path in [&key, &gateway] {
+            let report = check(path);
+            let shown = render(report.problems(), Style::Plain);
+            assert!(!report.is_valid() && !shown.contains("secret"), "{shown}");
+            assert!(report.problems()[0].message().contains(told), "{shown}");
+        }
+    }
+}
+
 /// The place shows, in a policy file that a gateway file names as well.
 #[test]
 fn what_is_no_text_is_told_with_its_place() {
