@@ -124,8 +124,16 @@ impl Reloader {
 
     /// Returns the answer if the identity's files are bad: the policy stays as well.
     fn refuse_identity(&self, why: &str) -> Answer {
-        warn!("a reload is refused, and the former identity and policy stay: {}", why.replace('\n', "; "));
+        let line = self.note_refused_identity(why);
+        warn!("a reload is refused, and the former identity and policy stay: {line}");
         Answer { file: None, ..self.answer(format!("{}\n", why.trim_end())) }
+    }
+
+    /// Has an event say why the identity's files are refused. Returns it in one line.
+    fn note_refused_identity(&self, why: &str) -> String {
+        let line = why.trim_end().replace('\n', "; ");
+        self.telemetry.events().push(EventKind::Identity, &format!("refused: {line}"));
+        line
     }
 
     fn refuse(&self, line: &str, text: String) -> Answer {
@@ -186,7 +194,8 @@ pub async fn reload_all(
     match renewal.adopt(read) {
         Ok(changes) => answer.identity = changes,
         Err(why) => {
-            warn!("the former identity stays: {why}");
+            let line = reloader.note_refused_identity(&why);
+            warn!("the former identity stays: {line}");
             answer.adopted = false;
             answer.problems += &format!("{why}\n");
         }

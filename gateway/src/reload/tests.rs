@@ -141,6 +141,16 @@ async fn a_policy_that_the_data_plane_refuses_is_not_the_policy() {
 }
 
 #[tokio::test]
+async fn an_identity_that_is_refused_is_an_event() {
+    let (_folder, _, reloader) = with_file();
+    let answer = reloader.refuse_identity("a.key: holds no private key\nname another\n");
+    assert_eq!((answer.adopted, answer.file), (false, None));
+    let events = reloader.telemetry.events().since(0).events;
+    let told: Vec<_> = events.iter().map(|event| (event.kind.as_str(), event.text.as_str())).collect();
+    assert_eq!(told, [("identity", "refused: a.key: holds no private key; name another")]);
+}
+
+#[tokio::test]
 async fn warnings_come_with_the_answer() {
     let (_folder, file, mut reloader) = with_file();
     fs::write(&file, "[[class]]\nname = \"default\"\nscheme = \"mds\"\nk = 200\nm = 50\n").unwrap();
