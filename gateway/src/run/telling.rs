@@ -112,8 +112,8 @@ impl Telling {
                 ended.name(ends((requester, requester_qpn), (target, target_qpn)));
             } else if told < FAILURES {
                 told += 1;
-                let class = policy.classes().get(failure.class);
-                tell(&describe(&failure), class.map(|class| class.name.as_str()));
+                let class = policy.classes().get(failure.class).map(|class| class.name.as_str());
+                tell(&describe(&failure, class), class);
             } else {
                 others += 1;
             }
@@ -296,8 +296,8 @@ fn end(side: FlowSide) -> &'static str {
     }
 }
 
-/// Names both ends of a flow, and why it failed.
-fn describe(failure: &FlowFailure) -> String {
+/// Names both ends of a flow, its class, and why it failed.
+fn describe(failure: &FlowFailure, class: Option<&str>) -> String {
     let FlowFailure { requester, requester_qpn, target, target_qpn, .. } = *failure;
     let end = end(failure.side);
     let by = match failure.by {
@@ -305,7 +305,8 @@ fn describe(failure: &FlowFailure) -> String {
         By::Peer => "the peer",
     };
     let ends = ends((requester, requester_qpn), (target, target_qpn));
-    format!("{ends}: {} (the {end} is here, {by} gave it up)", failure.cause.name())
+    let class = class.map(|class| format!("class {class}, ")).unwrap_or_default();
+    format!("{ends}: {} ({class}the {end} is here, {by} gave it up)", failure.cause.name())
 }
 
 /// Returns how many packets of local hosts met a full link until now: senders were told to slow

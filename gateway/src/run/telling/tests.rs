@@ -92,7 +92,7 @@ fn flows_that_fail_are_told_of_with_both_ends_and_many_at_once_are_counted() {
     telling.look(&telemetry, start);
     let events = telemetry.events().since(0).events;
     assert!(events.iter().all(|event| event.kind == "flow_failed"));
-    let told = "10.0.0.1 0x11 > 10.0.1.1 0x21: target_dead (the requester is here, the peer gave it up)";
+    let told = "10.0.0.1 0x11 > 10.0.1.1 0x21: target_dead (class default, the requester is here, the peer gave it up)";
     assert_eq!(events[0].text, told);
     assert_eq!(events.len(), 1 + FAILURES + 1);
     assert_eq!(events.last().map(|event| event.text.as_str()), Some("997 more at the same time"));
