@@ -577,14 +577,24 @@ fn scheme_kind(value: &DeValue<'_>) -> Result<Kind, Wrong> {
         "mds" => Ok(Kind::Coded(Scheme::Mds)),
         "hybrid" => Ok(Kind::Coded(Scheme::Hybrid)),
         "auto" => Ok(Kind::Auto),
-        other => Err(Wrong::new(
-            "is not a scheme",
-            read::did_you_mean(
-                other,
-                &SCHEMES,
-                "one of \"none\", \"sr\", \"xor\", \"mds\", \"hybrid\", \"auto\"",
-            ),
-        )),
+        other => Err(Wrong::new("is not a scheme", scheme_hint(other))),
+    }
+}
+
+/// Papers write a code with its shape, `mds(32,8)`, which has keys of its own here.
+fn scheme_hint(found: &str) -> String {
+    let shape = found.split_once('(').and_then(|(code, shape)| {
+        let (k, m) = shape.strip_suffix(')')?.split_once(',')?;
+        let [k, m] = [k, m].map(|number| number.trim().parse::<u8>().ok());
+        let code = code.trim();
+        ["xor", "mds", "hybrid"].contains(&code).then_some((code, k?, m?))
+    });
+    match shape {
+        Some((code, k, m)) => format!("write three keys: scheme = {code:?}, k = {k}, m = {m}"),
+        None => {
+            let all = "one of \"none\", \"sr\", \"xor\", \"mds\", \"hybrid\", \"auto\"";
+            read::did_you_mean(found, &SCHEMES, all)
+        }
     }
 }
 

@@ -103,6 +103,11 @@ pub enum UnitError {
     Empty,
     /// It does not start with a decimal number.
     NoNumber,
+    /// Its number has a comma or an exponent.
+    NotPlain {
+        /// The form that is taken.
+        hint: String,
+    },
     /// A bare number.
     NoUnit {
         /// The units that there are.
@@ -127,6 +132,7 @@ impl UnitError {
         match self {
             Self::Empty => ("is empty".to_owned(), None),
             Self::NoNumber => ("does not start with a number".to_owned(), None),
+            Self::NotPlain { hint } => ("is not in plain decimals".to_owned(), Some(hint)),
             Self::NoUnit { hint } => ("has no unit".to_owned(), Some(hint)),
             Self::UnknownUnit { unit, hint } => (format!("has the unknown unit `{unit}`"), Some(hint)),
             Self::TooFine(base) => (format!("is finer than {base}"), None),
@@ -279,6 +285,9 @@ impl Units {
         }
         let end = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
         let (number, unit) = text.split_at(end);
+        if let Some(hint) = plain_hint(number, unit) {
+            return Err(UnitError::NotPlain { hint });
+        }
         let (mantissa, divisor) = decimal(number)?;
         let value = mantissa.checked_mul(u128::from(self.scale(unit.trim())?)).ok_or(UnitError::TooLarge)?;
         if value % divisor != 0 {
@@ -292,7 +301,9 @@ impl Units {
             return Err(UnitError::NoUnit { hint: self.names() });
         }
         if let Some(hint) = self.small_b.filter(|_| unit.ends_with('b')) {
-            return Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint: hint.to_owned() });
+            let bytes = self.nearly(unit).filter(|name| name.ends_with("iB"));
+            let bytes = bytes.map(|name| format!("; bytes are {name}")).unwrap_or_default();
+            return Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint: format!("{hint}{bytes}") });
         }
         let same = |name: &str| name == unit || (self.any_case && name.eq_ignore_ascii_case(unit));
         let found =
@@ -301,8 +312,22 @@ impl Units {
             return Ok(*scale);
         }
         let refused = self.refused.iter().find(|(names, _)| names.iter().any(|name| same(name)));
-        let hint = refused.map_or_else(|| self.names(), |(_, hint)| (*hint).to_owned());
+        let hint = match (refused, self.nearly(unit)) {
+            (Some((_, hint)), _) => (*hint).to_owned(),
+            (None, Some(name)) => format!("did you mean {name}?"),
+            (None, None) => self.names(),
+        };
         Err(UnitError::UnknownUnit { unit: unit.to_owned(), hint })
+    }
+
+    /// Returns the unit that differs from this one in the case of letters alone.
+    fn nearly(&self, unit: &str) -> Option<&'static str> {
+        let same = |name: &&str| name.eq_ignore_ascii_case(unit);
+        let units = self.units.iter();
+        units
+            .flat_map(|(name, others, _)| std::iter::once(name).chain(*others))
+            .find(|name| same(name))
+            .copied()
     }
 
     fn names(&self) -> String {
@@ -320,6 +345,28 @@ impl Units {
             Some((name, _, scale)) => write!(f, "{} {name}", value / scale),
             None => write!(f, "{value}"),
         }
+    }
+}
+
+/// Returns how a number with a decimal comma or an exponent is written here; what follows `number`
+/// begins `rest`.
+fn plain_hint(number: &str, rest: &str) -> Option<String> {
+    let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut after = rest.chars();
+    let mark = after.next()?;
+    let rest = after.as_str();
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (digits, unit) = rest.split_at_checked(end)?;
+    match mark {
+        // Three digits may be thousands as well.
+        ',' if is_digits(number) && is_digits(digits) && digits.len() != 3 => Some(
+            format!("decimals follow a point: {number}.{digits} {}", unit.trim_start()).trim_end().to_owned(),
+        ),
+        ',' if is_digits(digits) => Some("write no commas; decimals follow a point".to_owned()),
+        'e' | 'E' if is_digits(digits) || rest.starts_with(['+', '-']) => {
+            Some("write no exponent, but a larger or smaller unit".to_owned())
+        }
+        _ => None,
     }
 }
 
@@ -458,6 +505,29 @@ mod tests {
             assert!(is_named, "{text}: {error}");
         }
         assert_eq!("2 mB".parse::<ByteSize>().unwrap().bytes(), 2_000_000);
+    }
+
+    #[test]
+    fn what_is_meant_is_told() {
+        let told = |error: UnitError| error.to_string();
+        let time = |text: &str| told(text.parse::<Duration>().unwrap_err());
+        let size = |text: &str| told(text.parse::<ByteSize>().unwrap_err());
+        let rate = |text: &str| told(text.parse::<Rate>().unwrap_err());
+        assert_eq!(time("5 Min"), "has the unknown unit `Min`: did you mean min?");
+        assert_eq!(time("5 Seconds"), "has the unknown unit `Seconds`: did you mean seconds?");
+        assert_eq!(time("5 M"), "has the unknown unit `M`: write min for minutes or ms for milliseconds");
+        assert!(size("1 gib").ends_with(" (powers of 1000); bytes are GiB"), "{}", size("1 gib"));
+        assert!(size("1 gb").ends_with(" (powers of 1000)"), "{}", size("1 gb"));
+        let comma = "is not in plain decimals: decimals follow a point: 1.5 Gbit/s";
+        assert_eq!((rate("1,5 Gbit/s"), rate("1,5Gbit/s")), (comma.to_owned(), comma.to_owned()));
+        for text in ["1,000 Mbit/s", "1.5,2 Mbit/s"] {
+            assert_eq!(rate(text), "is not in plain decimals: write no commas; decimals follow a point");
+        }
+        for text in ["1e9 bit/s", "1.5E+9 bit/s", "1e-3 Gbit/s"] {
+            let exponent = "is not in plain decimals: write no exponent, but a larger or smaller unit";
+            assert_eq!(rate(text), exponent);
+        }
+        assert!(rate("1 exabit").contains("the units are"), "{}", rate("1 exabit"));
     }
 
     /// Matches the patterns that there are: digits, letters, one choice of spellings, and a letter

@@ -51,7 +51,12 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
     let retention = root.section(sink, "retention").map(|section| retention(sink, section, folder));
-    let plane = root.section(sink, "data_plane").or_else(|| root.former_section(sink, "plane"));
+    let plane = root.section(sink, "data_plane");
+    if root.has("data_plane") {
+        let help = "keep [data_plane], the present name";
+        root.refuse(sink, "plane", "is a former name of [data_plane], which is here too", help);
+    }
+    let plane = plane.or_else(|| root.former_section(sink, "plane"));
     let plane = plane.map(|section| data_plane(sink, section));
     let security = root.section(sink, "security").map(|section| security(sink, section));
     let (limits, plane) = (limits.unwrap_or_default(), plane.unwrap_or_default());

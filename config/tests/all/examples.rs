@@ -155,7 +155,7 @@ fn the_data_planes_former_name_goes_on_working() {
     assert_eq!(threads("[data_plane]\nthreads = 3"), Ok(3));
     assert_eq!(threads("[plane]\nthreads = 3"), Ok(3));
     let both = threads("[data_plane]\nthreads = 3\n[plane]\nthreads = 2").unwrap_err();
-    assert!(both.contains("unknown section `plane`"), "{both}");
+    assert!(both.contains("`plane` is a former name of [data_plane], which is here too"), "{both}");
 }
 
 #[test]
