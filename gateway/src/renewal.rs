@@ -205,6 +205,12 @@ pub(crate) fn identity_remedy(error: &IdentityError) -> String {
         _ if error.file() == Some(IdentityFile::Authority) => {
             "name the authority's certificate: `longhaul keys` makes it as ca.crt".to_owned()
         }
+        IdentityError::AuthorityAsOwn { site } => {
+            format!("name the site's own certificate: `longhaul keys` makes it as {site}.crt")
+        }
+        _ if error.is_mismatch() => {
+            "name the key that was made with this certificate, or the certificate of this key".to_owned()
+        }
         IdentityError::NotYetValid { .. } => "set this machine's clock: `timedatectl`".to_owned(),
         _ => "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned(),
     }

@@ -23,7 +23,10 @@ use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, InconsistentKeys, RootCertStore,
+    SignatureScheme,
+};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use webpki::EndEntityCert;
@@ -100,6 +103,12 @@ pub enum IdentityError {
         /// The configured site name.
         site: String,
     },
+    /// The certificate that is to be this site's is an authority's.
+    #[error("the certificate that is to be `{site}`'s own is an authority's")]
+    AuthorityAsOwn {
+        /// The configured site name.
+        site: String,
+    },
     /// A file holds what it should, but in another form, or something else.
     #[error("{}: {form}", path.display())]
     Form {
@@ -147,11 +156,17 @@ pub enum IdentityError {
         usage: &'static str,
     },
     /// Certificate and key do not belong together, or TLS cannot use them.
-    #[error("certificate and key cannot be used: {0}")]
-    Tls(#[from] rustls::Error),
+    #[error("certificate and key cannot be used: {}", said(.0))]
+    Tls(rustls::Error),
     /// The verifier could not be built.
     #[error("the authority cannot be used: {0}")]
     Verifier(#[from] VerifierBuilderError),
+}
+
+impl From<rustls::Error> for IdentityError {
+    fn from(error: rustls::Error) -> Self {
+        Self::Tls(error)
+    }
 }
 
 impl IdentityError {
@@ -164,11 +179,18 @@ impl IdentityError {
             Self::Authority { .. } | Self::OwnAsAuthority { .. } | Self::Verifier(_) => {
                 Some(IdentityFile::Authority)
             }
+            Self::AuthorityAsOwn { .. } => Some(IdentityFile::Certificate),
             Self::Own { .. } | Self::NotYetValid { .. } | Self::Expired { .. } | Self::Role { .. } => {
                 Some(IdentityFile::Certificate)
             }
             Self::Name(_) | Self::Tls(_) => None,
         }
+    }
+
+    /// Returns true if certificate and key are in order, and do not belong together.
+    #[must_use]
+    pub fn is_mismatch(&self) -> bool {
+        matches!(self, Self::Tls(error) if is_mismatch(error))
     }
 }
 
@@ -240,8 +262,8 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityError::Own`], [`IdentityError::OwnAsAuthority`], [`IdentityError::NotYetValid`],
-    /// [`IdentityError::Expired`], [`IdentityError::Role`], [`IdentityError::Name`],
-    /// [`IdentityError::Tls`].
+    /// [`IdentityError::Expired`], [`IdentityError::Role`], [`IdentityError::AuthorityAsOwn`],
+    /// [`IdentityError::Name`], [`IdentityError::Tls`].
     pub fn verify(&self, site: &str, role: Role, now: UnixTime) -> Result<(), IdentityError> {
         let name = server_name(site)?;
         let (first, rest) = self.chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
@@ -440,6 +462,19 @@ fn io_error(path: &Path, file: IdentityFile) -> impl Fn(io::Error) -> IdentityEr
     move |source| file_error(path, file)(rustls_pki_types::pem::Error::Io(source))
 }
 
+/// Returns true for the key of another certificate.
+fn is_mismatch(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch))
+}
+
+/// Returns why TLS refuses a certificate with its key.
+fn said(error: &rustls::Error) -> String {
+    match is_mismatch(error) {
+        true => "the key is another certificate's".to_owned(),
+        false => error.to_string(),
+    }
+}
+
 /// Tells of a certificate that its own site's peer would refuse what an operator can mend.
 fn own_error(site: &str, role: Role, now: UnixTime, source: rustls::Error) -> IdentityError {
     let site = site.to_owned();
@@ -448,6 +483,7 @@ fn own_error(site: &str, role: Role, now: UnixTime, source: rustls::Error) -> Id
         return IdentityError::Own { site, source };
     };
     match error {
+        _ if known::is_for_an_authority(&source) => IdentityError::AuthorityAsOwn { site },
         CertificateError::NotValidYetContext { not_before, .. } => {
             IdentityError::NotYetValid { site, from: Date(*not_before), now }
         }

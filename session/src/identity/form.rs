@@ -19,6 +19,10 @@ pub enum Form {
     KeyForCertificate,
     /// A request that no authority has signed yet.
     Request,
+    /// No PEM of a private key.
+    NoKey,
+    /// No PEM of a certificate.
+    NoCertificate,
     /// Neither a file nor a link to one: a pipe, a device, a folder.
     Special,
 }
@@ -37,6 +41,8 @@ impl fmt::Display for Form {
             Self::CertificateForKey => "holds a certificate and no private key",
             Self::KeyForCertificate => "holds a private key and no certificate",
             Self::Request => "holds a certificate request, which an authority has still to sign",
+            Self::NoKey => "holds no private key in PEM, which begins with -----BEGIN PRIVATE KEY-----",
+            Self::NoCertificate => "holds no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----",
             Self::Special => "is no regular file",
         })
     }
@@ -67,6 +73,8 @@ pub(super) fn check(content: &[u8], wanted: Wanted) -> Result<(), Form> {
         Wanted::Key if certificate && !key => Err(Form::CertificateForKey),
         Wanted::Certificate if !certificate && request => Err(Form::Request),
         Wanted::Certificate if !certificate && key => Err(Form::KeyForCertificate),
+        Wanted::Key if !key => Err(Form::NoKey),
+        Wanted::Certificate if !certificate => Err(Form::NoCertificate),
         _ => Ok(()),
     }
 }

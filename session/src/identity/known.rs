@@ -45,7 +45,7 @@ impl KnownVerifier {
 }
 
 /// Returns true if a server's certificate was refused since it says that it is an authority's.
-fn is_for_an_authority(refused: &rustls::Error) -> bool {
+pub(super) fn is_for_an_authority(refused: &rustls::Error) -> bool {
     let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) = refused else {
         return false;
     };

@@ -177,3 +177,38 @@ fn keys_and_certificates_in_another_form_are_called_what_they_are() {
     }
     assert_eq!(load(dir.path(), &good_key), Some(Form::Special));
 }
+
+#[test]
+fn files_without_a_key_or_certificate_are_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (other, authority) = (dir.path().join("other"), certificates().join("ca.crt"));
+    let [certificate, key] = ["a.crt", "a.key"].map(|name| certificates().join(name));
+    for content in ["garbage\n", "", "-----BEGIN PUBLIC KEY-----\nMIG=\n-----END PUBLIC KEY-----\n"] {
+        std::fs::write(&other, content).unwrap();
+        std::fs::set_permissions(&other, Permissions::from_mode(0o600)).unwrap();
+        let no_key = Identity::load(&certificate, &other, &authority).unwrap_err().to_string();
+        assert!(no_key.contains("holds no private key in PEM"), "{no_key}");
+        let no_certificate = Identity::load(&other, &key, &authority).unwrap_err().to_string();
+        assert!(no_certificate.contains("holds no certificate in PEM"), "{no_certificate}");
+    }
+}
+
+#[test]
+fn an_authoritys_certificate_as_the_sites_own_is_told() {
+    let [key, authority] = ["a.key", "ca.crt"].map(|name| certificates().join(name));
+    let identity = Identity::load(&authority, &key, &authority).unwrap();
+    for role in [Role::Dialer, Role::Listener] {
+        let error = identity.verify("a", role, UnixTime::now()).unwrap_err();
+        assert!(matches!(error, IdentityError::AuthorityAsOwn { .. }), "{error}");
+        assert_eq!(error.file(), Some(IdentityFile::Certificate));
+    }
+}
+
+#[test]
+fn the_key_of_another_certificate_is_told() {
+    let [certificate, key, authority] = ["a.crt", "b.key", "ca.crt"].map(|name| certificates().join(name));
+    let identity = Identity::load(&certificate, &key, &authority).unwrap();
+    let error = identity.verify("a", Role::Dialer, UnixTime::now()).unwrap_err();
+    assert!(error.is_mismatch(), "{error}");
+    assert_eq!(error.to_string(), "certificate and key cannot be used: the key is another certificate's");
+}
