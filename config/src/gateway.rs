@@ -5,6 +5,7 @@ mod blocks;
 mod clashes;
 mod members;
 mod sections;
+mod values;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,8 +22,8 @@ use crate::units::{ByteSize, Duration, Rate};
 pub(crate) use blocks::{SlowBlocks, slow_blocks};
 pub(crate) use members::check_policy as check_members_policy;
 pub use members::number as member_number;
-pub use sections::is_site_name;
 pub(crate) use sections::read_gateway;
+pub use values::is_site_name;
 
 /// A gateway file. Paths in it are resolved against the file's folder.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -338,10 +338,7 @@ async fn set_up(
         .collect();
     let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
     // Whatever may fail comes before the process before ends.
-    let mut choosers = Vec::new();
-    for ((workers, sightings), telemetry) in workers.iter().zip(sightings).zip(&telemetries) {
-        choosers.push(workers.choose(sightings, Arc::clone(telemetry))?);
-    }
+    let choosers = choosers(&workers, sightings, &telemetries)?;
     let (told, stopping) = ((notifier, telemetries.as_slice(), announce), watch::Sender::new(Stop::No));
     let controls = match heir {
         Some(heir) => takeover::take_over(heir, &limits_of(&peers), &threads, controls, told)?,
@@ -369,6 +366,16 @@ async fn set_up(
         is_member: gateway.is_member(),
         legacy: (legacy, lock),
     }))
+}
+
+/// Starts the thread that chooses the schemes towards each peer.
+fn choosers(
+    workers: &[Workers],
+    sightings: Vec<Vec<watch::Receiver<PathSnapshot>>>,
+    telemetries: &[Arc<Telemetry>],
+) -> Result<Vec<ChooserThread>, RunError> {
+    let each = workers.iter().zip(sightings).zip(telemetries);
+    each.map(|((workers, sightings), telemetry)| workers.choose(sightings, Arc::clone(telemetry))).collect()
 }
 
 /// Starts each peer's supervisor. Returns the tasks, and the ways to them.

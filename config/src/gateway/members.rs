@@ -3,14 +3,13 @@
 use std::ops::Range;
 
 use miette::Severity;
-use toml::de::DeValue;
 
 use super::clashes::{Placed, PlacedLan, PlacedPeer, PlacedWan};
-use super::sections::{quic_address, site_name};
+use super::values::{reachable, site_name};
 use super::{Congestion, Gateway, Peer, Relation, Site, SiteGateway};
 use crate::policy::{Completion, Policy};
 use crate::problem::{Invalid, Problem, Sink};
-use crate::read::{Section, Wrong};
+use crate::read::Section;
 use crate::units::{Duration, Rate};
 
 const EXAMPLE: &str = "gateways = [{ name = \"a1\", address = \"10.9.0.1:14791\" }, { name = \"a2\", address = \"10.9.0.2:14791\" }]";
@@ -34,18 +33,6 @@ pub(super) fn gateways(sink: &mut Sink, section: &mut Section<'_, '_>) -> Vec<Pl
         Some((SiteGateway { name: name?, address: address? }, span))
     });
     read.collect()
-}
-
-/// An address that others reach.
-pub(super) fn reachable(value: &DeValue<'_>) -> Result<std::net::SocketAddr, Wrong> {
-    let address = quic_address(value)?;
-    if address.ip().is_unspecified() {
-        return Err(Wrong::new(
-            "is the unspecified address",
-            "write the gateway's own address, such as \"10.9.0.2:14791\"",
-        ));
-    }
-    Ok(address)
 }
 
 /// Returns the other gateways of the site as peers. What they exchange is as fast as all peers

@@ -9,11 +9,12 @@ use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::members;
+use super::values::{quic_address, reachable, site_name};
 use super::{
     Admin, AdminTls, Cipher, Congestion, DataPlane, Gateway, Identity, Lan, LanMode, Limits, Peer,
     PolicyFile, Relation, Retention, Security, Site, Wan,
 };
-use crate::hosts::{host_prefix, impossible, on_link, prefix};
+use crate::hosts::{host_prefix, impossible, prefix};
 use crate::problem::{Invalid, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
 use crate::serial::Serial;
@@ -51,13 +52,7 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let policy = root.section(sink, "policy").map(|section| policy(sink, section, folder));
     let limits = root.section(sink, "limits").map(|section| limits(sink, section));
     let retention = root.section(sink, "retention").map(|section| retention(sink, section, folder));
-    let plane = root.section(sink, "data_plane");
-    if root.has("data_plane") {
-        let help = "keep [data_plane], the present name";
-        root.refuse(sink, "plane", "is a former name of [data_plane], which is here too", help);
-    }
-    let plane = plane.or_else(|| root.former_section(sink, "plane"));
-    let plane = plane.map(|section| data_plane(sink, section));
+    let plane = named_plane(sink, root).map(|section| data_plane(sink, section));
     let security = root.section(sink, "security").map(|section| security(sink, section));
     let (limits, plane) = (limits.unwrap_or_default(), plane.unwrap_or_default());
     clashes::buffers(sink, &limits, &plane);
@@ -93,6 +88,16 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     };
     clashes::shares(sink, &gateway, &plane.1);
     Some(gateway)
+}
+
+/// The section about the data plane, by its present name or its former one.
+fn named_plane<'a, 'b>(sink: &mut Sink, root: &mut Section<'a, 'b>) -> Option<Section<'a, 'b>> {
+    let plane = root.section(sink, "data_plane");
+    if root.has("data_plane") {
+        let help = "keep [data_plane], the present name";
+        root.refuse(sink, "plane", "is a former name of [data_plane], which is here too", help);
+    }
+    plane.or_else(|| root.former_section(sink, "plane"))
 }
 
 /// `[peer]`, or each `[[peer]]`.
@@ -286,7 +291,7 @@ fn peer(
     is_several: bool,
 ) -> Option<PlacedPeer> {
     let name = section.required(sink, "name", "name = \"b\"", site_name);
-    let address = section.required(sink, "address", "address = \"10.9.0.2:14791\"", members::reachable);
+    let address = section.required(sink, "address", "address = \"10.9.0.2:14791\"", reachable);
     const SLOWEST: Rate = Rate::from_bits_per_second(64_000);
     const FASTEST: Rate = Rate::from_bits_per_second(1_600_000_000_000);
     let rate = section.required(
@@ -517,27 +522,6 @@ fn security(sink: &mut Sink, mut section: Section<'_, '_>) -> Security {
 
 // Converters.
 
-/// Returns true if a text can be a site's name: a DNS label in lower case, 1 to 63 letters, digits
-/// and hyphens, since it stands in the certificate.
-pub fn is_site_name(name: &str) -> bool {
-    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    (1..=63).contains(&name.len())
-        && name.chars().all(inner)
-        && !name.starts_with('-')
-        && !name.ends_with('-')
-}
-
-pub(super) fn site_name(value: &DeValue<'_>) -> Result<String, Wrong> {
-    let name = text(value, "a")?;
-    if !is_site_name(name) {
-        return Err(Wrong::new(
-            "is not a site name",
-            "1 to 63 lower-case letters, digits and hyphens, starting and ending with a letter or digit, such as \"zurich-1\"",
-        ));
-    }
-    Ok(name.to_owned())
-}
-
 /// As Linux takes it.
 fn interface_name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let name = text(value, "eth1")?;
@@ -569,18 +553,6 @@ fn group(value: &DeValue<'_>) -> Result<IpAddr, Wrong> {
         let help =
             format!("no router forwards it, and neither does a gateway; take one of wider scope, {SUCH}");
         return Err(Wrong::new("is a group of one link's own", help));
-    }
-    Ok(address)
-}
-
-/// An address whose next port exists as well.
-pub(super) fn quic_address(value: &DeValue<'_>) -> Result<SocketAddr, Wrong> {
-    let address = on_link(socket_address("10.9.0.1:14791")(value)?)?;
-    if address.port() == u16::MAX {
-        return Err(Wrong::new(
-            "has no next port",
-            "bulk data uses the next port up, so 65534 is the highest",
-        ));
     }
     Ok(address)
 }

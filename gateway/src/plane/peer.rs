@@ -3,20 +3,22 @@
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use config::{Relation, Wan};
+use config::{Policy, Relation, Wan};
 use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Received, Reject};
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use snapshot::Written;
-use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow};
+use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow, Undrained};
 
-use super::ahead::CopyingAhead;
+use super::ahead::{Ahead, CopyingAhead};
 use super::freeze::Taken;
 use super::{BLOCKED, BUDGET, Counts, Freeze, GoOn, Lent, Observer, Order, PerLane, Share};
+use crate::cells::Cells;
 use crate::lan::Lan;
 use crate::retention::uptime;
 use crate::wan::Bulk;
@@ -305,15 +307,8 @@ impl<O: Observer> PeerSide<O> {
                     let _ = reply.send(self.core.would_adopt(&policy));
                 }
                 Ok(Order::Policy(policy, cells, reply)) => {
-                    let adopted = self.core.set_policy(policy, now);
-                    if adopted.is_ok() {
-                        self.observer.reclassify(cells);
-                        // At once, so that whoever hears that the policy is in force also sees its
-                        // classes' numbers.
-                        self.observe(lan);
-                    }
                     // Nobody may care to know any more.
-                    let _ = reply.send(adopted);
+                    let _ = reply.send(self.adopt(policy, cells, lan, now));
                 }
                 Ok(Order::Drain(deadline, reply)) => {
                     self.core.stop_accepting();
@@ -327,15 +322,33 @@ impl<O: Observer> PeerSide<O> {
                 Ok(Order::Lend(reply)) => {
                     drop(reply.send(Lent::of(&self.bulk, lan, self.core.waiting_bytes())));
                 }
-                Ok(Order::CopyAhead(ahead)) => {
-                    let before = self.ahead.replace(CopyingAhead::new(*ahead));
-                    before.into_iter().for_each(CopyingAhead::give_up);
-                }
+                Ok(Order::CopyAhead(ahead)) => self.copy_ahead_to(*ahead),
                 Ok(Order::Freeze(freeze)) => return Next::Freeze(freeze),
                 Ok(Order::Stop) | Err(TryRecvError::Disconnected) => return Next::Stop,
                 Err(TryRecvError::Empty) => return Next::GoOn,
             }
         }
+    }
+
+    /// Puts a policy into force.
+    fn adopt(
+        &mut self,
+        policy: Arc<Policy>,
+        cells: Arc<Cells>,
+        lan: &Lan,
+        now: Instant,
+    ) -> Result<(), Undrained> {
+        self.core.set_policy(policy, now)?;
+        self.observer.reclassify(cells);
+        // At once, so that whoever hears that the policy is in force also sees its classes' numbers.
+        self.observe(lan);
+        Ok(())
+    }
+
+    /// Copies ahead for a process that is to take over. For another one nobody does any more.
+    fn copy_ahead_to(&mut self, ahead: Ahead) {
+        let before = self.ahead.replace(CopyingAhead::new(ahead));
+        before.into_iter().for_each(CopyingAhead::give_up);
     }
 
     /// Begins a session over a path of this round trip, longest packet and lanes. Flows that waited
