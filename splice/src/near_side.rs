@@ -297,7 +297,7 @@ impl NearSide {
             }
             Verdict::Replay => Self::carry(flow, class, packet, true, ctx),
             Verdict::Drop(why) => flow.leave_out(why, packet, ctx),
-        };
+        } && flow.supply_again(packet.bth.psn, ctx).is_continue();
         if !carried {
             // has_room said yes a moment ago; the record is gone, and with it the flow's order.
             return self.give_up(slot, Reason::NoRoom, ctx);

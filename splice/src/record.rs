@@ -503,7 +503,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_families_and_reasons_are_refused() {
-        assert_eq!(Head::parse(&[0x1b, 0, 0, 0, 0, 0]), Err(Malformed::Kind(11)));
+        assert_eq!(Head::parse(&[0x1e, 0, 0, 0, 0, 0]), Err(Malformed::Kind(14)));
         assert_eq!(Head::parse(&[4, 99, 0, 0, 0, 0]), Err(Malformed::Reason(99)));
         let mut bytes = Head::Datagram(addressing(false)).emit().as_ref().to_vec();
         bytes[1] = 5;

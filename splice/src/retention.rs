@@ -50,8 +50,10 @@ pub(crate) struct Run {
     head: Option<u32>,
     tail: Option<u32>,
     /// All before this PSN the target has acknowledged, where this process heard it do so and the
-    /// flow has been stranded since.
+    /// flow has been stranded since. Until it speaks to a flow that takes its place.
     pub(crate) acknowledged: Option<Psn>,
+    /// The messages that the target had completed when it last named a PSN before the first.
+    pub(crate) msn: u32,
     /// The earliest request that came to the flow, and whether it begins a message.
     pub(crate) came: Option<(Psn, bool)>,
     /// The flow is to go on after the end of a process.

@@ -340,7 +340,7 @@ impl<O: Observer> PeerSide<O> {
     ) -> Result<(), Undrained> {
         self.core.set_policy(policy, now)?;
         self.observer.reclassify(cells);
-        // At once, so that whoever hears that the policy is in force also sees its classes' numbers.
+        // At once: whoever hears that the policy is in force also sees its classes' numbers.
         self.observe(lan);
         Ok(())
     }

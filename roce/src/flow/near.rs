@@ -409,7 +409,7 @@ impl Near {
                 return Verdict::Drop(Why::Orphan);
             }
             self.stats.rewinds.one();
-            self.restart_at(psn);
+            self.start_over_at(psn);
             return self.accept(packet, now);
         }
         // Another request than the one outstanding at its PSN retries nothing.

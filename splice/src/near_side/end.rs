@@ -121,6 +121,7 @@ impl NearSide {
     }
 
     pub(super) fn strand(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        let was_stranded = self.is_stranded(slot);
         let Some(flow) = self.flows.get_mut(slot) else { return };
         self.by_id.remove(&flow.id);
         flow.early.clear(&mut self.pages);
@@ -131,7 +132,10 @@ impl NearSide {
             }
             return;
         }
-        flow.run.acknowledged = flow.run.acknowledged.or(flow.near.acknowledged());
+        if !was_stranded {
+            // A flow whose target has not spoken knows what the one before had heard.
+            flow.run.acknowledged = flow.near.acknowledged().or(flow.run.acknowledged);
+        }
         flow.near.strand();
         flow.excuse_wait(ctx.now);
         self.touch(slot);

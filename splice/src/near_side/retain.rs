@@ -64,10 +64,42 @@ impl NearFlow {
     /// with the message.
     pub(super) fn supply(&mut self, msn: u32, ctx: &mut Context<'_>) -> ControlFlow<()> {
         let Some((expected, first)) = self.near.missing() else { return ControlFlow::Continue(()) };
+        self.run.msn = msn;
         if self.run.came != Some((first, false)) {
             return ControlFlow::Continue(());
         }
         self.carry_retained(expected, first, |is_beginning| msn > 0 || !is_beginning, ctx)
+    }
+
+    /// This request came, and may be the first. Some before it may be what the target lacks, and is
+    /// retained. It came too late for [`NearFlow::supply`] if others came before it.
+    /// A target names the PSN that it expects once.
+    pub(super) fn supply_again(&mut self, psn: Psn, ctx: &mut Context<'_>) -> ControlFlow<()> {
+        match self.near.missing() {
+            Some((_, first)) if first == psn => self.supply(self.run.msn, ctx),
+            None if self.near.begins_at(psn) && self.run.came == Some((psn, false)) => {
+                self.carry_unacknowledged(psn, ctx)
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
+
+    /// Carries all up to this PSN, with which the flow begins, that the target had not acknowledged
+    /// when this process last heard it.
+    fn carry_unacknowledged(&mut self, psn: Psn, ctx: &mut Context<'_>) -> ControlFlow<()> {
+        let from = self.run.acknowledged.filter(|from| from.is_before(psn));
+        let Some(from) = from else { return ControlFlow::Continue(()) };
+        let has_all = |retention: &Retention| retention.bytes_between(&self.run, from, psn).is_some();
+        if !ctx.retention.as_ref().is_some_and(has_all) {
+            return ControlFlow::Continue(());
+        }
+        self.near.begin_retained(from);
+        let carried = self.carry_retained(from, psn, |_| true, ctx);
+        if !self.near.expects(psn) {
+            // Without room: as if nothing had been known.
+            self.near.begin_retained(psn);
+        }
+        carried
     }
 
     /// Carries what is retained from one PSN up to another, if that is all of it, of one message,
@@ -144,6 +176,7 @@ impl NearSide {
             }
             if is_new {
                 retention.clear(&mut run);
+                run.acknowledged = None;
             }
             flow.run = run;
         }
@@ -155,22 +188,14 @@ impl NearSide {
     /// A flow takes the place of a stranded one, whose target had acknowledged less than what
     /// comes. If the rest is retained, the flow begins with that. This process has seen all that
     /// either sent, so nobody has to be asked.
-    /// What comes goes on with the message, or it is another requester's.
+    /// What comes goes on with the message, or it is another requester's. Where others have
+    /// overtaken the first, [`NearFlow::supply_again`] does the same later.
     pub(super) fn begin_with_run(&mut self, slot: NearKey, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        let (psn, begins) = (packet.bth.psn, packet.bth.opcode.starts_message());
-        let from = flow.run.acknowledged.take().filter(|from| from.is_before(psn) && !begins);
-        let Some(from) = from else { return };
-        let has_all = |retention: &Retention| retention.bytes_between(&flow.run, from, psn).is_some();
-        if !ctx.retention.as_ref().is_some_and(has_all) {
+        if packet.bth.opcode.starts_message() {
             return;
         }
-        flow.near.begin_retained(from);
-        let carried = flow.carry_retained(from, psn, |_| true, ctx);
-        if !flow.near.expects(psn) {
-            // Without room: as if nothing had been known.
-            flow.near.begin_retained(psn);
-        }
+        let carried = flow.carry_unacknowledged(packet.bth.psn, ctx);
         if carried.is_break() {
             self.give_up(slot, Reason::NoRoom, ctx);
         }

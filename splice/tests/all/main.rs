@@ -16,6 +16,7 @@ mod far;
 mod flood;
 mod identity;
 mod idle;
+mod killed;
 mod local;
 mod long_link;
 mod management;

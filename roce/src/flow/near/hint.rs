@@ -23,6 +23,18 @@ impl Near {
         self.incarnation.hinted() == Some(psn)
     }
 
+    /// Begins at a PSN before the first. A PSN before that, which the target has named, stays in
+    /// mind: the target names it once.
+    pub(super) fn start_over_at(&mut self, psn: Psn) {
+        let open = self.incarnation.questions.as_deref();
+        let hint = open.and_then(|open| Some((open.hinted?, open.is_hint_due)));
+        self.restart_at(psn);
+        if let Some((hinted, is_due)) = hint.filter(|(hinted, _)| hinted.is_before(psn)) {
+            let open = self.incarnation.questions.get_or_insert_default();
+            (open.hinted, open.is_hint_due) = (Some(hinted), is_due);
+        }
+    }
+
     /// Returns the hint that the requester is to hear.
     pub(super) fn take_hint(&mut self) -> Option<Psn> {
         let open = self.incarnation.questions.as_mut()?;

@@ -39,6 +39,14 @@ impl Near {
         (self.is_unproven() && !self.is_failed()).then_some((hinted, self.told.to()))
     }
 
+    /// Returns true if the flow begins at this PSN, and its target has not spoken. Nothing that was
+    /// retained has been taken.
+    #[must_use]
+    pub fn begins_at(&self, psn: Psn) -> bool {
+        let is_open = self.is_started() && !self.is_failed();
+        is_open && self.is_unproven() && self.told.to() == psn && self.ring.done() == psn
+    }
+
     /// Takes a request that its requester was acknowledged by an earlier process or flow, and that
     /// the target has not. The first one is the one that the target expects
     /// ([`missing`](Near::missing)), each other one the next. Returns whether it is to be carried.

@@ -2,13 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use roce::flow::far::MAX_PACKET;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::{Arrival, Ecn, Gateway, LaneId, Settings};
+use splice::retention::{Memory, Retention};
+use splice::{Arrival, Ecn, FlowSide, Gateway, LaneId, Settings, StaleFlow};
 
 pub(crate) const STEP: Duration = Duration::from_micros(20);
 const IP_UDP: usize = 28;
 const ICRC: usize = 4;
+/// The other site's hosts.
+const REMOTE: [&str; 2] = ["10.0.1.0/24", "10.0.0.0/24"];
 
 pub(crate) struct Sites {
     /// The requesters' gateway and the targets'.
@@ -21,19 +25,23 @@ pub(crate) struct Sites {
     out: Vec<u8>,
 }
 
+fn gateway(remote: &str, settings: &impl Fn(Settings) -> Settings, now: Instant) -> Gateway {
+    let remote = vec![remote.parse().unwrap()];
+    Gateway::new(settings(Settings::new(remote, 10_000_000_000, 1400)), now)
+}
+
 impl Sites {
     pub(crate) fn new(src_port: u16, settings: impl Fn(Settings) -> Settings) -> Self {
         let now = Instant::now();
-        let gateway = |remote: &str| {
-            let remote = vec![remote.parse().unwrap()];
-            let mut gateway = Gateway::new(settings(Settings::new(remote, 10_000_000_000, 1400)), now);
+        let gateway = |remote| {
+            let mut gateway = gateway(remote, &settings, now);
             gateway.session_up(Duration::from_micros(100), 1400, 1, &[], now);
             gateway
         };
         let [a, b] = ["10.0.0.1", "10.0.1.1"].map(|host| host.parse().unwrap());
         let addressing = |src, dst| Addressing { src, dst, src_port, tclass: 0, ttl: 64 };
         Self {
-            gateways: [gateway("10.0.1.0/24"), gateway("10.0.0.0/24")],
+            gateways: REMOTE.map(gateway),
             addressing: [addressing(a, b), addressing(b, a)],
             now,
             numbers: [0; 2],
@@ -56,6 +64,31 @@ impl Sites {
             assert!(gateway.session_resumed(Duration::from_micros(100), 1400, 1, self.now));
         }
         self.numbers = [0; 2];
+    }
+
+    /// A gateway's process is killed, and another one takes its place a second later, with nothing
+    /// but what was retained.
+    pub(crate) fn kill(&mut self, site: usize) {
+        self.gateways[1 - site].session_lost(self.now);
+        let memory = self.gateways[site].take_retention().map(Retention::into_memory);
+        self.now += Duration::from_secs(1);
+        self.gateways[site] = gateway(REMOTE[site], &|settings| settings, self.now);
+        if let Some(memory) = memory {
+            self.retain(site, memory);
+        }
+        let lives = |flow: &StaleFlow| flow.lives && flow.side == FlowSide::Far;
+        let awaited: Vec<_> = self.gateways[1 - site].remembered().filter(lives).collect();
+        let rtt = Duration::from_micros(100);
+        self.gateways[1 - site].session_reborn(rtt, 1400, 1, &[], self.now);
+        self.gateways[site].session_up(rtt, 1400, 1, &[], self.now);
+        self.gateways[site].await_requesters(&awaited, self.now);
+        self.numbers = [0; 2];
+    }
+
+    /// A gateway retains from now on, in this memory, and finds what stands there.
+    pub(crate) fn retain(&mut self, site: usize, memory: Box<dyn Memory>) {
+        let until = self.now + Duration::from_secs(60);
+        self.gateways[site].retain(Retention::new(memory, MAX_PACKET, until, |_| true));
     }
 
     /// Timers and the WAN.
