@@ -261,13 +261,14 @@ impl Retention {
     }
 
     /// Retains a request as the last one of its flow, which has [taken](Retention::note_taken) it.
-    /// `group`: that of its requester. Returns false if there is no room.
+    /// `group`: that of its requester. `is_later`: its target had completed a message of this
+    /// connection. Returns false if there is no room.
     pub(crate) fn put(
         &mut self,
         run: &mut Run,
         group: u8,
-        addressing: &Addressing,
-        packet: &Packet<'_>,
+        (addressing, packet): (&Addressing, &Packet<'_>),
+        is_later: bool,
     ) -> bool {
         let psn = packet.bth.psn;
         debug_assert!(run.tail.is_none_or(|tail| psn.is_after(self.psn(tail))), "it was taken");
@@ -280,7 +281,7 @@ impl Retention {
         };
         self.free = self.link(slot).next;
         self.take(slot, group, packet.bytes.len() as u16);
-        self.write(slot, addressing, packet);
+        self.write(slot, (addressing, packet), is_later);
         self.append(run, slot, psn);
         true
     }
@@ -298,10 +299,10 @@ impl Retention {
     }
 
     /// The first word last: see the layout above.
-    fn write(&mut self, slot: u32, addressing: &Addressing, packet: &Packet<'_>) {
+    fn write(&mut self, slot: u32, request: (&Addressing, &Packet<'_>), is_later: bool) {
         let layout = self.layout;
         let Some(into) = layout.slot_of((*self.memory).as_mut(), slot) else { return };
-        let sum = SlotHead::write(into, addressing, packet);
+        let sum = SlotHead::write(into, request, is_later);
         // Of one thread, so that the compiler alone could turn them round.
         compiler_fence(Ordering::Release);
         layout::set_word(into, sum);
@@ -415,6 +416,13 @@ impl Retention {
             (psn, next) = (psn.next(), link.next);
         }
         Some(bytes)
+    }
+
+    /// Returns the PSN of a flow's first request here, and whether its target had completed a
+    /// message of the connection before it came.
+    pub(crate) fn first(&self, run: &Run) -> Option<(Psn, bool)> {
+        let slot = run.head?;
+        Some((self.psn(slot), self.head(slot)?.is_later))
     }
 
     fn find(&self, run: &Run, psn: Psn) -> Option<u32> {

@@ -404,7 +404,7 @@ impl Near {
         if self.is_rewind(psn) {
             // The requester goes back before what we took for its first packet, and the target has
             // not spoken: start over here.
-            let may_begin = opcode.starts_message() || self.is_hinted(psn);
+            let may_begin = opcode.starts_message() || self.is_hinted_before(psn.next());
             if !may_begin || psn.distance(self.told.to()) < -NEARBY || !self.begins_earlier(psn, now) {
                 return Verdict::Drop(Why::Orphan);
             }
@@ -444,10 +444,10 @@ impl Near {
         verdict
     }
 
-    /// Returns true if the requester goes back before its first packet here, of which the target
-    /// has not spoken.
+    /// Returns true if the requester goes back before the first packet here, retained ones among
+    /// them, of which the target has not spoken.
     fn is_rewind(&self, psn: Psn) -> bool {
-        self.is_unproven() && psn.is_before(self.told.to())
+        self.is_unproven() && psn.is_before(self.ring.done())
     }
 
     /// A SEND or WRITE came again: our ACK may be lost. Once per batch, where the requester waits

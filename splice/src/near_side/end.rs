@@ -134,7 +134,8 @@ impl NearSide {
         }
         if !was_stranded {
             // A flow whose target has not spoken knows what the one before had heard.
-            flow.run.acknowledged = flow.near.acknowledged().or(flow.run.acknowledged);
+            let lacking = || flow.near.missing().filter(|_| flow.run.msn > 0).map(|(expected, _)| expected);
+            flow.run.acknowledged = flow.near.acknowledged().or_else(lacking).or(flow.run.acknowledged);
         }
         flow.near.strand();
         flow.excuse_wait(ctx.now);

@@ -36,7 +36,8 @@ impl NearFlow {
             (Survive::Session, _) | (Survive::Process, None) => return,
             (Survive::Process, Some(retention)) => {
                 let group = ctx.settings.grouping.group(self.addressing.src);
-                retention.put(&mut self.run, group, &self.addressing, packet)
+                let is_later = self.near.has_completed();
+                retention.put(&mut self.run, group, (&self.addressing, packet), is_later)
             }
             (Survive::Gateway, _) => false,
         };
@@ -84,18 +85,42 @@ impl NearFlow {
         }
     }
 
-    /// Carries all up to this PSN, with which the flow begins, that the target had not acknowledged
-    /// when this process last heard it.
-    fn carry_unacknowledged(&mut self, psn: Psn, ctx: &mut Context<'_>) -> ControlFlow<()> {
-        let from = self.run.acknowledged.filter(|from| from.is_before(psn));
-        let Some(from) = from else { return ControlFlow::Continue(()) };
-        let has_all = |retention: &Retention| retention.bytes_between(&self.run, from, psn).is_some();
-        if !ctx.retention.as_ref().is_some_and(has_all) {
-            return ControlFlow::Continue(());
+    /// The requester goes back before the flow's first request, in the midst of a message, and the
+    /// target has not spoken. If what lies before is retained, the flow begins here instead: nobody
+    /// but its requester knows where it was acknowledged to.
+    pub(super) fn go_back_to_run(&mut self, packet: &Packet<'_>, ctx: &Context<'_>) {
+        let psn = packet.bth.psn;
+        if !self.near.begins_after(psn) || packet.bth.opcode.starts_message() {
+            return;
         }
-        self.near.begin_retained(from);
-        let carried = self.carry_retained(from, psn, |_| true, ctx);
-        if !self.near.expects(psn) {
+        let lacks = |retention| self.unacknowledged(psn, retention).is_some();
+        if ctx.retention.as_ref().is_some_and(lacks) {
+            self.near.begin_retained(psn);
+        }
+    }
+
+    /// Returns where that begins which is retained up to this PSN, and which the target may lack;
+    /// and whether no later incarnation of the target could take it. So it is if this process has
+    /// seen all since the target spoke, or if the target had completed a message before: whoever
+    /// begins anew where this connection began does not get to it. Otherwise the first of it must
+    /// begin no message.
+    fn unacknowledged(&self, psn: Psn, retention: &Retention) -> Option<(Psn, bool)> {
+        let from = match self.run.acknowledged {
+            Some(from) => (from, true),
+            None => retention.first(&self.run)?,
+        };
+        let is_whole = |from| retention.bytes_between(&self.run, from, psn).is_some();
+        Some(from).filter(|(from, _)| from.is_before(psn) && is_whole(*from))
+    }
+
+    /// Carries all up to this PSN, with which the flow begins, that the target had not acknowledged
+    /// when it was last heard. Its word is not waited for: it names a gap once, and may have named
+    /// this one to a process that has ended.
+    fn carry_unacknowledged(&mut self, psn: Psn, ctx: &mut Context<'_>) -> ControlFlow<()> {
+        let lacking = ctx.retention.as_ref().and_then(|retention| self.unacknowledged(psn, retention));
+        let Some((from, is_its)) = lacking else { return ControlFlow::Continue(()) };
+        let carried = self.carry_retained(from, psn, |is_beginning| is_its || !is_beginning, ctx);
+        if !self.near.expects(psn) && !self.near.begins_at(psn) {
             // Without room: as if nothing had been known.
             self.near.begin_retained(psn);
         }
@@ -130,6 +155,9 @@ impl NearFlow {
                 kind == opcode.kind() && if is_first { may_begin(begins) } else { !begins }
             });
         if is_one {
+            if self.near.begins_at(to) {
+                self.near.begin_retained(from);
+            }
             let is_whole = retention.read_between(&run, &key, between, |packet| {
                 carried = self.carry_one(packet, ctx);
                 carried.is_continue() && self.near.expects(packet.bth.psn.next())

@@ -17,11 +17,14 @@ const SLOTS: usize = 12;
 const TIME: usize = 16;
 const FATAL: usize = 24;
 
-/// Bytes of a slot before the request: sum, length, port, class, TTL, family, 32 bytes of
-/// addresses.
+/// Bytes of a slot before the request: sum, length, port, flags, 32 bytes of addresses.
 const SLOT_HEAD: usize = 64;
 const LEN: usize = 4;
 const PORT: usize = 6;
+/// 0 in slots of builds that knew no flags.
+const FLAGS: usize = 8;
+/// The target had completed a message of the connection before this request came.
+const LATER: u8 = 1;
 const ADDRESSES: usize = 16;
 /// A slot's size is a multiple of this, a line of the cache.
 const ALIGN: usize = 64;
@@ -123,14 +126,21 @@ pub(super) struct SlotHead {
     pub(super) src_port: u16,
     /// Bytes of the request.
     pub(super) len: u16,
+    /// The target had completed a message of the connection before it came.
+    pub(super) is_later: bool,
 }
 
 impl SlotHead {
     /// Writes all but the first word, and returns that.
-    pub(super) fn write(slot: &mut [u8], addressing: &Addressing, packet: &Packet<'_>) -> u32 {
+    pub(super) fn write(
+        slot: &mut [u8],
+        (addressing, packet): (&Addressing, &Packet<'_>),
+        is_later: bool,
+    ) -> u32 {
         let len = packet.bytes.len();
         put(slot, LEN, (len as u16).to_ne_bytes());
         put(slot, PORT, addressing.src_port.to_ne_bytes());
+        put(slot, FLAGS, [u8::from(is_later) * LATER]);
         let [src, dst] = [addressing.src, addressing.dst].map(in_sixteen);
         put(slot, ADDRESSES, src);
         put(slot, ADDRESSES + 16, dst);
@@ -148,9 +158,9 @@ impl SlotHead {
         let [requester, target] = [ADDRESSES, ADDRESSES + 16].map(|at| address(slot, at));
         let key = FlowKey { requester: requester?, target: target?, target_qpn: packet.bth.dest_qp };
         let src_port = u16::from_ne_bytes(*slot.get(PORT..)?.first_chunk()?);
-        let psn = packet.bth.psn;
+        let (psn, is_later) = (packet.bth.psn, *slot.get(FLAGS)? & LATER != 0);
         let is_whole = is_part(&packet) && sum(slot, &packet) == told;
-        is_whole.then_some(Self { key, psn, src_port, len })
+        is_whole.then_some(Self { key, psn, src_port, len, is_later })
     }
 
     /// The request.

@@ -34,7 +34,7 @@ fn middle(qpn: u32, psn: u32, fill: u8) -> Vec<u8> {
 fn put(retention: &mut Retention, run: &mut Run, bytes: &[u8]) -> bool {
     let packet = Packet::parse(bytes).unwrap();
     retention.note_taken(run, packet.bth.psn);
-    retention.put(run, 1, &addressing(0xc000), &packet)
+    retention.put(run, 1, (&addressing(0xc000), &packet), false)
 }
 
 fn at(memory: impl Memory + 'static, now: Instant) -> Retention {
@@ -167,7 +167,7 @@ fn no_host_has_more_than_its_share() {
     assert_eq!(retention.used(), 80, "eight times what is free");
     let other = Addressing { src: [10, 0, 0, 9].into(), ..addressing(0xc000) };
     let bytes = middle(8, 0, 1);
-    assert!(retention.put(&mut Run::default(), 9, &other, &Packet::parse(&bytes).unwrap()));
+    assert!(retention.put(&mut Run::default(), 9, (&other, &Packet::parse(&bytes).unwrap()), false));
     retention.clear(&mut greedy);
     assert!(put(&mut retention, &mut greedy, &middle(7, 0, 1)));
 }

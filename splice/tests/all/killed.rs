@@ -29,6 +29,15 @@ fn opcode(psn: u32) -> Opcode {
     }
 }
 
+/// Gateways that retain what requesters were acknowledged.
+fn retaining() -> Sites {
+    let mut sites = Sites::new(49_152, |settings| settings);
+    for site in 0..2 {
+        sites.retain(site, Box::new(vec![0u8; 1 << 20]));
+    }
+    sites
+}
+
 /// Two NICs as the specification has them: a target tells once of a gap, and a requester goes by
 /// nothing that lies before what it was acknowledged.
 struct Nics {
@@ -39,27 +48,51 @@ struct Nics {
     expected: u32,
     messages: u32,
     has_told: bool,
+    /// Incarnation of both queue pairs, which payloads show.
+    incarnation: u8,
     /// The LAN loses what the target says.
     is_mute: bool,
 }
 
 impl Nics {
     fn new() -> Nics {
-        let mut sites = Sites::new(49_152, |settings| settings);
-        for site in 0..2 {
-            sites.retain(site, Box::new(vec![0u8; 1 << 20]));
-        }
-        let mut nics =
-            Nics { sites, acknowledged: 0, expected: 0, messages: 0, has_told: false, is_mute: false };
+        let mut nics = Nics::of(retaining());
         nics.send(0);
         nics.step();
         assert_eq!((nics.acknowledged, nics.expected), (1, 1));
         nics
     }
 
+    /// The same, but for the first message: the next one begins the connection.
+    fn fresh() -> Nics {
+        Nics { acknowledged: 1, expected: 1, ..Nics::of(retaining()) }
+    }
+
+    fn of(sites: Sites) -> Nics {
+        Nics {
+            sites,
+            acknowledged: 0,
+            expected: 0,
+            messages: 0,
+            has_told: false,
+            incarnation: 0,
+            is_mute: false,
+        }
+    }
+
+    /// Both programs have reset their queue pairs, and connect them again from this PSN on.
+    fn reconnect(&mut self, psn: u32) {
+        (self.acknowledged, self.expected, self.messages) = (psn, psn, 0);
+        (self.has_told, self.incarnation) = (false, self.incarnation + 1);
+    }
+
+    fn payload(&self, psn: u32) -> u8 {
+        psn as u8 ^ self.incarnation << 7
+    }
+
     fn send(&mut self, psn: u32) {
         let bth = Bth { ack_req: true, ..Bth::new(opcode(psn), TARGET, Psn::new(psn)) };
-        let repr = Repr { bth, ext: Ext::None, payload: &[psn as u8; 1024] };
+        let repr = Repr { bth, ext: Ext::None, payload: &[self.payload(psn); 1024] };
         let mut request = vec![0; repr.buffer_len()];
         repr.emit(&mut request).unwrap();
         let datagram = Datagram { addressing: self.sites.addressing[0], transport: &request };
@@ -83,9 +116,10 @@ impl Nics {
         let packet = Packet::parse(Datagram::parse(&out[..len]).unwrap().transport).unwrap();
         let psn = packet.bth.psn.get();
         assert_eq!(packet.bth.opcode, opcode(psn), "PSN {psn}");
-        assert!(packet.payload.iter().all(|byte| *byte == psn as u8), "PSN {psn}");
         if psn <= self.expected {
             let is_news = psn == self.expected;
+            let is_its = packet.payload.iter().all(|byte| *byte == self.payload(psn));
+            assert!(is_its || !is_news, "PSN {psn}");
             self.expected += u32::from(is_news);
             self.messages += u32::from(is_news && packet.bth.opcode.ends_message());
             self.has_told &= !is_news;
@@ -194,6 +228,57 @@ fn a_survivor_at_the_requesters_site_asks_nobody() {
             nics.is_mute = false;
             if !nics.go_on() {
                 lost.push((kills, first, nics.acknowledged, nics.expected));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+/// Nobody need be asked where a requester's gateway was killed, either: what a target names once,
+/// it may have named to a process that has ended.
+#[test]
+fn whichever_gateways_are_killed_a_requester_goes_on() {
+    let mut lost = Vec::new();
+    for kills in [&[0][..], &[0, 0], &[0, 1], &[1, 0], &[0, 1, 0], &[1, 0, 1]] {
+        for (is_mute, first) in
+            [false, true].into_iter().flat_map(|mute| (10..10 + WINDOW).map(move |first| (mute, first)))
+        {
+            let mut nics = Nics::new();
+            nics.part_is_ahead();
+            nics.is_mute = is_mute;
+            for site in kills {
+                nics.sites.kill(*site);
+                nics.send(first);
+                nics.step();
+            }
+            nics.is_mute = false;
+            if !nics.go_on() {
+                lost.push((kills, is_mute, first, nics.acknowledged, nics.expected));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+/// Programs that connect again, with the same numbers and PSNs, are given nothing of what was
+/// retained, whatever comes of them first.
+#[test]
+fn a_later_incarnation_gets_nothing_of_an_earlier_one() {
+    let mut lost = Vec::new();
+    for (begin, nics) in [(0, Nics::new as fn() -> Nics), (1, Nics::fresh)] {
+        for kills in [&[0][..], &[1], &[0, 0], &[0, 1], &[1, 0]] {
+            for first in begin..10 + WINDOW {
+                let mut nics = nics();
+                nics.part_is_ahead();
+                nics.reconnect(begin);
+                for site in kills {
+                    nics.sites.kill(*site);
+                    nics.send(first);
+                    nics.step();
+                }
+                if !nics.go_on() {
+                    lost.push((begin, kills, first, nics.acknowledged, nics.expected));
+                }
             }
         }
     }

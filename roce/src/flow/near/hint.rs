@@ -23,6 +23,12 @@ impl Near {
         self.incarnation.hinted() == Some(psn)
     }
 
+    /// Returns whether the target has named a PSN before this one, which lies before the first.
+    /// What lies from there on it lacks.
+    pub(super) fn is_hinted_before(&self, psn: Psn) -> bool {
+        self.incarnation.hinted().is_some_and(|hinted| hinted.is_before(psn))
+    }
+
     /// Begins at a PSN before the first. A PSN before that, which the target has named, stays in
     /// mind: the target names it once.
     pub(super) fn start_over_at(&mut self, psn: Psn) {

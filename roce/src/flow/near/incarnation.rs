@@ -436,10 +436,10 @@ impl Near {
     /// spoken. Returns whether that is its first: it is the one before, both came together, the
     /// target has named it, or it comes for the second time and nothing before it came in between.
     pub(super) fn begins_earlier(&mut self, psn: Psn, now: Instant) -> bool {
-        let (crossing, told) = (self.crossing(), self.told.to());
+        let (crossing, first) = (self.crossing(), self.ring.done());
         // What was sent together may come in any order.
         let came_together = now.saturating_duration_since(self.target.answered()) < crossing;
-        if psn.next() == told || came_together {
+        if psn.next() == first || came_together {
             return true;
         }
         if self.is_hinted(psn) {

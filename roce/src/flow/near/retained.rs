@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::due::Say;
 use super::{Near, Verdict, later};
-use crate::flow::horizon::Order;
+use crate::flow::horizon::{NEARBY, Order};
 use crate::wire::{Packet, Psn};
 
 impl Near {
@@ -31,6 +31,12 @@ impl Near {
         (self.is_started() && !self.is_unproven()).then(|| self.ring.done())
     }
 
+    /// The target has completed a message, as it has said to this flow.
+    #[must_use]
+    pub fn has_completed(&self) -> bool {
+        self.is_proven() && self.target.aeth().msn > 0
+    }
+
     /// The first PSN that has come, and the PSN before it that the target expects instead, while
     /// that is so.
     #[must_use]
@@ -45,6 +51,14 @@ impl Near {
     pub fn begins_at(&self, psn: Psn) -> bool {
         let is_open = self.is_started() && !self.is_failed();
         is_open && self.is_unproven() && self.told.to() == psn && self.ring.done() == psn
+    }
+
+    /// Returns true if the flow begins after this PSN, if not by much, and its target has not
+    /// spoken.
+    #[must_use]
+    pub fn begins_after(&self, psn: Psn) -> bool {
+        let is_open = self.is_started() && !self.is_failed();
+        is_open && self.is_rewind(psn) && self.told.to().distance(psn) <= NEARBY
     }
 
     /// Takes a request that its requester was acknowledged by an earlier process or flow, and that
