@@ -39,6 +39,7 @@ mod settings;
 mod shared;
 mod short;
 pub mod site;
+mod sixteen;
 mod stale_flows;
 mod stats;
 mod timers;

@@ -2,10 +2,9 @@
 //!
 //! Rule: `docs/protocol.md#rule-moved`.
 
-use std::net::{IpAddr, Ipv6Addr};
-
 use roce::wire::{Psn, Qpn};
 
+use crate::sixteen::{of_sixteen, to_sixteen};
 use crate::stale_flows::{FlowSide, StaleFlow};
 
 /// Bytes of a flow that is named to its requester's gateway.
@@ -13,13 +12,9 @@ const NAMED: usize = 16 + 16 + 3 * 4 + 2;
 
 /// Writes a flow of [`Head::Lives`].
 pub(crate) fn write_flow(flow: &StaleFlow) -> [u8; NAMED] {
-    let sixteen = |address: IpAddr| match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
     let mut bytes = [0; NAMED];
     let words = [flow.target_qpn.get(), flow.requester_qpn.get(), flow.psn.get()];
-    let fields = [sixteen(flow.requester), sixteen(flow.target)];
+    let fields = [flow.requester, flow.target].map(to_sixteen);
     let (addresses, rest) = bytes.split_at_mut(32);
     for (room, field) in addresses.chunks_exact_mut(16).zip(fields) {
         room.copy_from_slice(&field);
@@ -40,10 +35,9 @@ pub(crate) fn read_flow(bytes: &[u8]) -> Option<StaleFlow> {
     let (words, port) = rest.as_chunks::<4>();
     let [target_qpn, requester_qpn, psn] = words else { return None };
     let number = |word: &[u8; 4]| Some(u32::from_be_bytes(*word)).filter(|number| *number >> 24 == 0);
-    let address = |bytes: &[u8; 16]| Ipv6Addr::from(*bytes).to_canonical();
     Some(StaleFlow {
-        requester: address(requester),
-        target: address(target),
+        requester: of_sixteen(*requester),
+        target: of_sixteen(*target),
         target_qpn: Qpn::new(number(target_qpn)?),
         requester_qpn: Qpn::new(number(requester_qpn)?),
         psn: Psn::new(number(psn)?),

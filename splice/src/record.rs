@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use roce::ip::Addressing;
 
+use crate::sixteen::to_sixteen;
+
 /// Longest record head: type and flags, flow, sequence number and a full address.
 pub const MAX_HEAD: usize = 1 + 5 + 4 + ADDRESSING_LEN;
 
@@ -254,8 +256,8 @@ impl HeadBytes {
     fn put_addressing(&mut self, addressing: &Addressing) {
         let family = if addressing.src.is_ipv4() { 4 } else { 6 };
         self.put(&[family]);
-        self.put(&sixteen(addressing.src));
-        self.put(&sixteen(addressing.dst));
+        self.put(&to_sixteen(addressing.src));
+        self.put(&to_sixteen(addressing.dst));
         self.put(&addressing.src_port.to_be_bytes());
         self.put(&[addressing.tclass, addressing.ttl]);
     }
@@ -421,13 +423,6 @@ impl Reader<'_> {
         let src_port = u16::from_be_bytes(self.array()?);
         let [tclass, ttl] = self.array::<2>()?;
         Ok(Addressing { src, dst, src_port, tclass, ttl })
-    }
-}
-
-fn sixteen(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
     }
 }
 

@@ -1,8 +1,9 @@
 //! Messages between members, in their bytes (`docs/protocol.md#members`).
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use super::{HostPair, LeaseId, MemberId, Message, Process, Reach, Since, Term};
+use crate::sixteen::{of_sixteen, to_sixteen};
 
 /// A message and the life of its sender, in its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +111,7 @@ impl Word {
 
     fn pair(&mut self, pair: HostPair) {
         for address in [pair.low, pair.high] {
-            let sixteen = match address {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-                IpAddr::V6(v6) => v6,
-            };
-            self.put(&sixteen.octets());
+            self.put(&to_sixteen(address));
         }
     }
 
@@ -153,7 +150,7 @@ impl Reader<'_> {
     }
 
     fn address(&mut self) -> Option<IpAddr> {
-        self.array::<16>().map(|bytes| Ipv6Addr::from(bytes).to_canonical())
+        self.array().map(of_sixteen)
     }
 
     fn pair(&mut self) -> Option<HostPair> {

@@ -1,10 +1,12 @@
 //! The layout of requests in memory.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Kind, Packet, Place, Psn, Transport};
+
+use crate::sixteen::{of_sixteen, to_sixteen};
 
 /// Says what the memory is; the last two digits are the layout's version.
 const MAGIC: [u8; 8] = *b"LHRETN01";
@@ -141,7 +143,7 @@ impl SlotHead {
         put(slot, LEN, (len as u16).to_ne_bytes());
         put(slot, PORT, addressing.src_port.to_ne_bytes());
         put(slot, FLAGS, [u8::from(is_later) * LATER]);
-        let [src, dst] = [addressing.src, addressing.dst].map(in_sixteen);
+        let [src, dst] = [addressing.src, addressing.dst].map(to_sixteen);
         put(slot, ADDRESSES, src);
         put(slot, ADDRESSES + 16, dst);
         if let Some(body) = slot.get_mut(SLOT_HEAD..SLOT_HEAD + len) {
@@ -190,14 +192,6 @@ fn sum(slot: &[u8], packet: &Packet<'_>) -> u32 {
     hasher.finalize().max(1)
 }
 
-fn in_sixteen(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
 fn address(slot: &[u8], at: usize) -> Option<IpAddr> {
-    let sixteen: [u8; 16] = *slot.get(at..)?.first_chunk()?;
-    Some(Ipv6Addr::from(sixteen).to_canonical())
+    slot.get(at..)?.first_chunk().copied().map(of_sixteen)
 }
