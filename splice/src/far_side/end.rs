@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::flow::far::Failure;
-use roce::pairing::FlowKey;
+use roce::pairing::{FlowKey, Span};
 use roce::unheard::Room;
 use transport::Urgency;
 
-use super::{FarKey, FarSide};
+use super::{FarFlow, FarKey, FarSide};
 use crate::context::Context;
 use crate::failures::Cause;
 use crate::record::{FlowId, Head, Reason};
@@ -224,18 +224,25 @@ impl FarSide {
         }
     }
 
-    /// Rule: `docs/protocol.md#rule-no-place`.
     fn forget(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
-        let Some(flow) = self.flows.get(slot) else { return };
-        let id = flow.id;
-        if self.by_id.get(&id) == Some(slot) {
-            let head = Head::Fail { flow: id, reason: ctx.no_place() };
-            // Without room the near half gives up waiting, in its time.
-            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
-            note_closed(&mut self.closed, id);
-        }
+        self.tell_no_place(slot, ctx);
         ctx.stats.evicted += 1;
         self.close(slot, ctx);
+    }
+
+    /// Tells the peer, where it knows the flow, that there is no place for it here. Its requester
+    /// may begin it again.
+    ///
+    /// Rule: `docs/protocol.md#rule-no-place`.
+    pub(super) fn tell_no_place(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
+        let Some(id) = self.flows.get(slot).map(|flow| flow.id) else { return };
+        if self.by_id.get(&id) != Some(slot) {
+            return;
+        }
+        let head = Head::Fail { flow: id, reason: ctx.no_place() };
+        // Without room the near half gives up waiting, in its time.
+        let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
+        note_closed(&mut self.closed, id);
     }
 
     /// The flow may be forgotten for another's sake, as long as its target has not spoken.
@@ -245,25 +252,39 @@ impl FarSide {
     }
 
     pub(super) fn close(&mut self, slot: FarKey, ctx: &mut Context<'_>) {
-        let Some(mut flow) = self.flows.remove(slot) else { return };
+        let Some(flow) = self.flows.get(slot) else { return };
+        let asked = flow.far.has_asked().zip(flow.asking.spoke);
+        let Some(flow) = self.take_out(slot, asked, ctx) else { return };
+        if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
+            ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
+        }
+    }
+
+    /// Takes the flow out of all tables. `asked`: what it has sent that its target may still
+    /// answer, and when the last of it.
+    pub(super) fn take_out(
+        &mut self,
+        slot: FarKey,
+        asked: Option<(Span, Instant)>,
+        ctx: &mut Context<'_>,
+    ) -> Option<Box<FarFlow>> {
+        let mut flow = self.flows.remove(slot)?;
         self.timers.left(self.flows.len());
         self.hosts.leave(flow.addressing.src);
         self.unheard.leave(flow.addressing.src, &mut flow.asking.unheard);
         flow.requests.clear(&mut self.pages);
+        flow.waiting = 0;
         self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
         ctx.senders.await_responses(0, &mut flow.kept, 0);
-        if let Some(remembered) = flow.remembered().filter(|_| flow.far.is_dead()) {
-            ctx.stale_flows.remember(remembered, ctx.now + ctx.settings.linger);
-        }
         if self.by_id.get(&flow.id) == Some(slot) {
             self.by_id.remove(&flow.id);
         }
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);
-            let asked = flow.far.has_asked().zip(flow.asking.spoke);
             ctx.pairings.forget(&key, asked, ctx.now);
         }
+        Some(flow)
     }
 }
 

@@ -11,10 +11,9 @@ use super::{Asking, FarFlow, FarKey, FarSide};
 use crate::back_pressure::Lists;
 use crate::classes::traffic;
 use crate::context::Context;
-use crate::far_side::end::note_closed;
 use crate::far_side::open::far_config;
 use crate::named_flow::write_flow;
-use crate::record::{FlowId, Head, Reason};
+use crate::record::{FlowId, Head};
 use crate::stale_flows::StaleFlow;
 
 /// A far half that is in no table.
@@ -33,31 +32,13 @@ impl FarSide {
     ) -> Vec<Moving> {
         let meant = self.flows.iter().filter(|(_, flow)| is_meant(&flow.key()));
         let slots: Vec<_> = meant.map(|(slot, _)| slot).collect();
-        slots.into_iter().filter_map(|slot| self.take_out(slot, ctx)).collect()
+        slots.into_iter().filter_map(|slot| self.release_one(slot, ctx)).collect()
     }
 
-    fn take_out(&mut self, slot: FarKey, ctx: &mut Context<'_>) -> Option<Moving> {
-        let mut flow = self.flows.remove(slot)?;
-        self.timers.left(self.flows.len());
-        self.hosts.leave(flow.addressing.src);
-        self.unheard.leave(flow.addressing.src, &mut flow.asking.unheard);
-        flow.requests.clear(&mut self.pages);
-        flow.waiting = 0;
-        self.withheld.forget(flow.withheld, |key| self.flows.contains_key(key));
-        ctx.senders.await_responses(0, &mut flow.kept, 0);
-        if self.by_id.get(&flow.id) == Some(slot) {
-            // Its requester's gateway is not to wait for answers, nor to send what follows.
-            let head = Head::Fail { flow: flow.id, reason: Reason::NoPlace };
-            // Without room the near half gives up waiting, in its time.
-            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
-            note_closed(&mut self.closed, flow.id);
-            self.by_id.remove(&flow.id);
-        }
-        let key = flow.key();
-        if self.by_key.get(&key) == Some(slot) {
-            self.by_key.remove(&key);
-            ctx.pairings.forget(&key, None, ctx.now);
-        }
+    fn release_one(&mut self, slot: FarKey, ctx: &mut Context<'_>) -> Option<Moving> {
+        // Its requester's gateway is not to wait for answers, nor to send what follows.
+        self.tell_no_place(slot, ctx);
+        let flow = self.take_out(slot, None, ctx)?;
         let named = flow.remembered().filter(|flow| flow.lives);
         (!flow.far.is_dead()).then_some(Moving { flow, named })
     }

@@ -44,7 +44,7 @@ impl FarSide {
             // flow it must not wait for an answer.
             ctx.stats.late_records += 1;
             // Another member may have had the flow.
-            let reason = if ctx.settings.is_member { Reason::NoPlace } else { Reason::UnknownFlow };
+            let reason = if ctx.settings.is_member { ctx.no_place() } else { Reason::UnknownFlow };
             let head = Head::Fail { flow: id, reason };
             // Without room the near half gives up waiting, in its time.
             let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
