@@ -102,6 +102,18 @@ impl Targets {
         }
     }
 
+    /// Returns a requester's share, and the target that it is of.
+    fn both(&self, key: TargetKey) -> Option<(&Share, &Target)> {
+        let share = self.shares.get(key)?;
+        Some((share, self.targets.get(share.target)?))
+    }
+
+    fn both_mut(&mut self, key: TargetKey) -> Option<(&mut Share, &mut Target)> {
+        let share = self.shares.get_mut(key)?;
+        let target = self.targets.get_mut(share.target)?;
+        Some((share, target))
+    }
+
     /// A flow of this requester begins.
     pub(super) fn join(&mut self, address: IpAddr, requester: IpAddr) -> TargetKey {
         let key = match self.by_hosts.get(&(address, requester)) {
@@ -138,26 +150,25 @@ impl Targets {
 
     /// A flow is gone that has nothing counted any more.
     pub(super) fn leave(&mut self, key: TargetKey, flow: NearKey) {
-        let Some(share) = self.shares.get_mut(key) else { return };
+        let Some((share, target)) = self.both_mut(key) else { return };
         share.flows -= 1;
-        let (host, requester, is_over) = (share.target, share.requester, share.flows == 0);
-        let Some(target) = self.targets.get_mut(host) else { return };
         target.withheld.retain(|other| *other != flow);
-        if is_over {
-            target.shares -= 1;
-            self.by_hosts.remove(&(target.address, requester));
-            self.shares.remove(key);
-            if target.shares == 0 {
-                self.by_address.remove(&target.address);
-                self.targets.remove(host);
-            }
+        if share.flows > 0 {
+            return;
+        }
+        target.shares -= 1;
+        let (host, hosts, is_last) = (share.target, (target.address, share.requester), target.shares == 0);
+        self.by_hosts.remove(&hosts);
+        self.shares.remove(key);
+        if is_last {
+            self.by_address.remove(&hosts.0);
+            self.targets.remove(host);
         }
     }
 
     /// A flow has so much outstanding now.
     pub(super) fn count(&mut self, places: &mut Places, now: usize, waiting: Waiting) {
-        let Some(share) = self.shares.get_mut(places.target) else { return };
-        let Some(target) = self.targets.get_mut(share.target) else { return };
+        let Some((share, target)) = self.both_mut(places.target) else { return };
         let now = u32::try_from(now).unwrap_or(u32::MAX);
         let before = std::mem::replace(&mut places.counted, now);
         let recount = |bytes: &mut usize| *bytes = *bytes - before as usize + now as usize;
@@ -174,8 +185,7 @@ impl Targets {
     /// The flow may give way from now on, with what it has outstanding.
     pub(super) fn enter_unheard(&mut self, places: &Places, waiting: Waiting) {
         let (Some(ticket), 1..) = (places.unheard, places.counted) else { return };
-        let Some(share) = self.shares.get_mut(places.target) else { return };
-        let Some(target) = self.targets.get_mut(share.target) else { return };
+        let Some((share, target)) = self.both_mut(places.target) else { return };
         share.unheard += places.counted as usize;
         target.unheard += places.counted as usize;
         target.waiting.enter_as(ticket, share.requester, waiting);
@@ -184,8 +194,7 @@ impl Targets {
     /// The flow does not give way any more.
     pub(super) fn leave_unheard(&mut self, places: &Places) {
         let (Some(ticket), 1..) = (places.unheard, places.counted) else { return };
-        let Some(share) = self.shares.get_mut(places.target) else { return };
-        let Some(target) = self.targets.get_mut(share.target) else { return };
+        let Some((share, target)) = self.both_mut(places.target) else { return };
         share.unheard -= places.counted as usize;
         target.unheard -= places.counted as usize;
         target.waiting.remove(share.requester, ticket);
@@ -194,15 +203,14 @@ impl Targets {
     /// Returns what counts as on its way to the target for one more packet of this requester's: all
     /// there is, and its own part of it once more, [`ALPHA`] to one.
     fn all(&self, key: TargetKey) -> usize {
-        let Some(share) = self.shares.get(key) else { return 0 };
-        self.targets.get(share.target).map_or(0, |target| target.bytes) + share.bytes / ALPHA
+        self.both(key).map_or(0, |(share, target)| target.bytes + share.bytes / ALPHA)
     }
 
     /// The same without what gives way.
     fn lasting(&self, key: TargetKey) -> usize {
-        let Some(share) = self.shares.get(key) else { return 0 };
-        let target = self.targets.get(share.target).map_or(0, |target| target.bytes - target.unheard);
-        target + (share.bytes - share.unheard) / ALPHA
+        self.both(key).map_or(0, |(share, target)| {
+            target.bytes - target.unheard + (share.bytes - share.unheard) / ALPHA
+        })
     }
 
     /// Tells whether the flow may have ACKs inside messages, with so many bytes more.
@@ -224,8 +232,7 @@ impl Targets {
         if self.all(places.target) + len <= limit {
             return Room::Free;
         }
-        let Some(share) = self.shares.get(places.target) else { return Room::None };
-        let Some(target) = self.targets.get(share.target) else { return Room::None };
+        let Some((share, target)) = self.both(places.target) else { return Room::None };
         let next = target.waiting.next_to_go();
         let loser = match places.unheard {
             None if self.lasting(places.target) + len > limit => None,
@@ -242,15 +249,13 @@ impl Targets {
 
     /// The flow's mid-message ACKs are withheld, and it is on nobody's list yet.
     pub(super) fn withhold(&mut self, key: TargetKey, flow: NearKey) {
-        let target = self.shares.get(key).and_then(|share| self.targets.get_mut(share.target));
-        if let Some(target) = target {
+        if let Some((_, target)) = self.both_mut(key) {
             target.withheld.push(flow);
         }
     }
 
     fn release(&mut self, key: TargetKey) -> Option<NearKey> {
-        let share = self.shares.get(key)?;
-        self.targets.get_mut(share.target)?.withheld.pop()
+        self.both_mut(key)?.1.withheld.pop()
     }
 }
 
