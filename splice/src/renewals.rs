@@ -16,8 +16,9 @@ pub(crate) struct Renewal(NonZeroU32);
 impl Renewals {
     /// Counts one more, and returns its place.
     pub(crate) fn count(&mut self) -> Renewal {
-        self.0 = self.0.wrapping_add(1).max(1);
-        Renewal(NonZeroU32::MIN.saturating_add(self.0 - 1))
+        let next = NonZeroU32::new(self.0.wrapping_add(1)).unwrap_or(NonZeroU32::MIN);
+        self.0 = next.get();
+        Renewal(next)
     }
 }
 
