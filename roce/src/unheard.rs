@@ -129,6 +129,12 @@ impl<K: Copy> Unheard<K> {
         self.order.last().and_then(|(.., loser)| self.oldest(*loser))
     }
 
+    /// Returns which gives way for one more of this host's: the next of all if the table is full,
+    /// and else the host's own oldest.
+    pub fn loser(&self, host: IpAddr, is_full: bool) -> Option<K> {
+        if is_full { self.next_to_go() } else { self.oldest(host) }
+    }
+
     /// Returns this host's oldest.
     pub fn oldest(&self, host: IpAddr) -> Option<K> {
         let standing = self.hosts.get(&host)?;

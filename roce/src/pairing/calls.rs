@@ -141,11 +141,7 @@ impl Calls {
         }
         let Order { answered, open } = &self.order;
         let is_full = self.calls.len() >= self.capacity;
-        let loser = if is_full {
-            answered.next_to_go().or_else(|| open.next_to_go())
-        } else {
-            answered.oldest(caller).or_else(|| open.oldest(caller))
-        };
+        let loser = answered.loser(caller, is_full).or_else(|| open.loser(caller, is_full));
         let Some(call) = loser.and_then(|loser| self.take(loser)) else { return false };
         self.refused += u64::from(call.answered.is_none());
         true

@@ -40,8 +40,7 @@ impl Idle {
         if self.hosts.may_join(host, all, most) {
             return Room::Free;
         }
-        let loser = if all < most { self.order.oldest(host) } else { self.order.next_to_go() };
-        loser.map_or(Room::None, Room::InPlaceOf)
+        self.order.loser(host, all >= most).map_or(Room::None, Room::InPlaceOf)
     }
 }
 
