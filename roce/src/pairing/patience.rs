@@ -29,7 +29,7 @@ const EPOCH: Duration = Duration::from_secs(60);
 pub(super) struct Patience {
     most: usize,
     hosts: BTreeMap<IpAddr, Slowest>,
-    /// They in the order in which their epochs began.
+    /// The hosts, in the order in which their epochs began.
     #[serde(skip)]
     order: BTreeSet<(Instant, IpAddr)>,
 }

@@ -77,6 +77,11 @@ enum Stage {
 }
 
 impl Wait {
+    fn new(is_answered: bool) -> Wait {
+        let vain = u8::from(is_answered);
+        Wait { vain, is_answered, wants_alone: false, stage: Stage::Idle, window: None }
+    }
+
     /// Place among those that have had turns in vain.
     fn rank(&self) -> u8 {
         if self.is_answered && self.vain <= ANSWERED_TURNS { 0 } else { self.vain }
@@ -156,14 +161,12 @@ impl Turns {
 
     /// The flow waits from now on.
     pub(super) fn insert(&mut self, flow: FlowKey) {
-        let wait = Wait { vain: 0, is_answered: false, wants_alone: false, stage: Stage::Idle, window: None };
-        self.waits.entry(flow).or_insert(wait);
+        self.waits.entry(flow).or_insert(Wait::new(false));
     }
 
     /// The flow, which was answered before, waits from now on. Others that begin go before it.
     pub(super) fn insert_answered(&mut self, flow: FlowKey) {
-        let wait = Wait { vain: 1, is_answered: true, wants_alone: false, stage: Stage::Idle, window: None };
-        self.waits.entry(flow).or_insert(wait);
+        self.waits.entry(flow).or_insert(Wait::new(true));
     }
 
     /// Puts what a snapshot has no order of in order.
