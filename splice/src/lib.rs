@@ -41,6 +41,7 @@ mod short;
 pub mod site;
 mod sixteen;
 mod stale_flows;
+mod stalest;
 mod stats;
 mod timers;
 mod uc_admission;

@@ -5,6 +5,7 @@
 //! not the next. So the gateway at the sender's side numbers the packets for each queue pair, and
 //! the one at the receiver's side releases them in that order.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use reliability::message::{Insert, Pages, Reassembly};
@@ -22,6 +23,7 @@ use crate::lookup::Lookup;
 use crate::pool::Buf;
 use crate::record::FlowId;
 use crate::settings::reorder_buffer;
+use crate::stalest::Stalest;
 use crate::stats::LanDrop;
 use crate::timers::Timers;
 use crate::uc_admission::UcAdmission;
@@ -36,9 +38,10 @@ slotmap::new_key_type! {
 /// It takes whole messages of UC ([`UcAdmission`]), and tells those who send what waits for long to
 /// slow down, where connection management has said who they are.
 ///
-/// Bound: `settings.flows` queue pairs, and each sender's share of these ([`Hosts`]); packets for
-/// further ones are not numbered, and taken one by one. One that nothing went to for
-/// `settings.idle_flow` is forgotten.
+/// Bound: `settings.flows` queue pairs, and each sender's share of these ([`Hosts`]). For a further
+/// one that is forgotten to which nothing went for longest ([`Stalest`]): it is numbered anew when
+/// something does. If there is none, packets for further ones are not numbered, and taken one by
+/// one. One that nothing went to for `settings.idle_flow` is forgotten.
 #[derive(serde::Serialize, serde::Deserialize)]
 pub(crate) struct Numbering {
     flows: SlotMap<OutKey, Numbered>,
@@ -46,6 +49,8 @@ pub(crate) struct Numbering {
     hosts: Hosts,
     next_id: u32,
     timers: Timers<OutKey>,
+    #[serde(skip)]
+    stalest: Stalest<OutKey>,
 }
 
 #[serde_with::serde_as]
@@ -75,26 +80,49 @@ const ABANDONED: Duration = Duration::from_secs(1);
 impl Numbering {
     pub(crate) fn new() -> Self {
         let (flows, by_key, hosts) = (SlotMap::with_key(), Lookup::new(), Hosts::default());
-        Self { flows, by_key, hosts, next_id: 0, timers: Timers::new() }
+        Self { flows, by_key, hosts, next_id: 0, timers: Timers::new(), stalest: Stalest::default() }
     }
 
     /// The number of the next packet to a queue pair, which [`Numbering::sent`] uses up.
-    pub(crate) fn next(
-        &mut self,
-        key: FlowKey,
-        settings: &Settings,
-        now: Instant,
-    ) -> Option<(OutKey, FlowId, u32)> {
+    pub(crate) fn next(&mut self, key: FlowKey, ctx: &mut Context<'_>) -> Option<(OutKey, FlowId, u32)> {
         let slot = match self.by_key.get(&key) {
             Some(slot) => slot,
-            None if !self.hosts.may_join(key.requester, self.flows.len(), settings.flows) => return None,
-            None => self.open(key, now),
+            None if !self.make_room(key.requester, ctx) => return None,
+            None => self.open(key, ctx.now),
         };
         let flow = self.flows.get_mut(slot)?;
-        flow.last = now;
-        let until = flow.deadline(settings);
+        flow.last = ctx.now;
+        let until = flow.deadline(ctx.settings);
         self.timers.arm(&mut flow.armed, Some(until), slot);
         Some((slot, flow.id, flow.next))
+    }
+
+    /// Makes room for one more of this sender's. That another one is forgotten costs nobody
+    /// anything: nothing of it is on its way.
+    fn make_room(&mut self, sender: IpAddr, ctx: &mut Context<'_>) -> bool {
+        if self.hosts.may_join(sender, self.flows.len(), ctx.settings.flows) {
+            return true;
+        }
+        let flows = &self.flows;
+        let last_use = |slot| flows.get(slot).map(|flow: &Numbered| flow.last);
+        let Some(slot) = self.stalest.take(last_use, ctx.settings.rtt, ctx.now) else { return false };
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.whole.abandon(ctx.settings.grouping.other(flow.key.requester), ctx.senders);
+        }
+        self.remove(slot);
+        true
+    }
+
+    fn remove(&mut self, slot: OutKey) {
+        let Some(flow) = self.flows.remove(slot) else { return };
+        self.by_key.remove(&flow.key);
+        self.hosts.leave(flow.key.requester);
+        self.timers.left(self.flows.len());
+    }
+
+    /// Puts queue pairs in the order in which they give way: a snapshot does not tell.
+    pub(crate) fn order(&mut self) {
+        self.stalest = Stalest::of(self.flows.iter().map(|(slot, flow)| (slot, flow.last)));
     }
 
     fn open(&mut self, key: FlowKey, now: Instant) -> OutKey {
@@ -104,6 +132,8 @@ impl Numbering {
         let slot = self.flows.insert(Numbered { key, id, next: 0, whole, notified, last: now, armed: None });
         self.by_key.insert(key, slot);
         self.hosts.join(key.requester);
+        let flows = &self.flows;
+        self.stalest.enter(slot, now, flows.len(), |slot| flows.contains_key(slot));
         slot
     }
 
@@ -165,10 +195,8 @@ impl Numbering {
             let until = flow.deadline(settings);
             if now < until {
                 self.timers.arm(&mut flow.armed, Some(until), slot);
-            } else if let Some(flow) = self.flows.remove(slot) {
-                self.by_key.remove(&flow.key);
-                self.hosts.leave(flow.key.requester);
-                self.timers.left(self.flows.len());
+            } else {
+                self.remove(slot);
             }
         }
         let flows = &self.flows;
@@ -188,7 +216,8 @@ const ROUND_TRIPS: u32 = 8;
 /// most. Then what is missing counts as lost, and is dropped should it come.
 ///
 /// # Bounds
-/// `settings.flows` queue pairs; packets for further ones are released as they come. An eighth of
+/// `settings.flows` queue pairs. For a further one that is forgotten for which nothing came for
+/// longest ([`Stalest`]); if there is none, its packets are released as they come. An eighth of
 /// `settings.total_buffer` for what waits, and as much again of [`Pages`]: at either bound the
 /// queue pair that would need more waits no longer. One that nothing came for in twice
 /// `settings.idle_flow` is forgotten.
@@ -202,6 +231,8 @@ pub(crate) struct Ordering {
     pages: Pages<(Addressing, Buf)>,
     /// Bytes that wait, of all queue pairs.
     waiting: usize,
+    #[serde(skip)]
+    stalest: Stalest<InKey>,
 }
 
 #[serde_with::serde_as]
@@ -239,6 +270,7 @@ impl Ordering {
             timers: Timers::new(),
             pages: Pages::new(reorder_buffer(settings)),
             waiting: 0,
+            stalest: Stalest::default(),
         }
     }
 
@@ -278,13 +310,42 @@ impl Ordering {
 
     fn find_or_open(&mut self, id: FlowId, ctx: &Context<'_>) -> Option<InKey> {
         let known = self.by_id.get(&id);
-        if known.is_some() || self.flows.len() >= ctx.settings.flows {
+        if known.is_some() {
             return known;
+        }
+        if self.flows.len() >= ctx.settings.flows {
+            self.forget_stalest(ctx)?;
         }
         let packets = Reassembly::new(0, REORDER);
         let slot = self.flows.insert(Ordered { id, packets, stuck: None, last: ctx.now, armed: None });
         self.by_id.insert(id, slot);
+        let flows = &self.flows;
+        self.stalest.enter(slot, ctx.now, flows.len(), |slot| flows.contains_key(slot));
         Some(slot)
+    }
+
+    /// Forgets the queue pair for which nothing came for longest. While something waits, more is to
+    /// come.
+    fn forget_stalest(&mut self, ctx: &Context<'_>) -> Option<()> {
+        let flows = &self.flows;
+        let last_use = |slot| {
+            let flow: &Ordered = flows.get(slot)?;
+            Some(flow.stuck.map_or(flow.last, |_| ctx.now))
+        };
+        let slot = self.stalest.take(last_use, ctx.settings.rtt, ctx.now)?;
+        self.remove(slot);
+        Some(())
+    }
+
+    fn remove(&mut self, slot: InKey) {
+        let Some(flow) = self.flows.remove(slot) else { return };
+        self.by_id.remove(&flow.id);
+        self.timers.left(self.flows.len());
+    }
+
+    /// Puts queue pairs in the order in which they give way: a snapshot does not tell.
+    pub(crate) fn order(&mut self) {
+        self.stalest = Stalest::of(self.flows.iter().map(|(slot, flow)| (slot, flow.last)));
     }
 
     /// To the LAN with what is in order.
@@ -348,10 +409,7 @@ impl Ordering {
             flow.armed = None;
             let is_due = ctx.now >= flow.deadline(ctx.settings);
             if is_due && flow.stuck.is_none() {
-                let id = flow.id;
-                self.flows.remove(slot);
-                self.by_id.remove(&id);
-                self.timers.left(self.flows.len());
+                self.remove(slot);
                 continue;
             }
             if is_due {

@@ -121,7 +121,7 @@ impl Gateway {
             target_qpn: Qpn::new(dest_qp(transport)),
         };
         let numbered = match is_repaired || uc.is_some() {
-            true => self.numbering.next(key, &self.common.settings, now),
+            true => self.numbering.next(key, &mut self.common.context(self.wan.senders(), now)),
             false => None,
         };
         let Some((slot, flow, seq)) = numbered else {

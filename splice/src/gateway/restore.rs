@@ -147,6 +147,8 @@ impl Gateway {
         gateway.common.pairings.order();
         gateway.near.order();
         gateway.far.order();
+        gateway.numbering.order();
+        gateway.ordering.order();
         if is_other {
             gateway.set_policy(policy, then).map_err(|_| Refused::Setting("policy"))?;
         }

@@ -1,6 +1,7 @@
 //! One host floods, another does what it always does: the class is shared, the link is short.
 
 mod absent;
+mod numbered;
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
