@@ -140,6 +140,8 @@ pub struct SessionInfo {
     pub since: Instant,
     /// Why the last session ended or could not be set up.
     pub last_error: Option<String>,
+    /// When that was.
+    pub last_error_at: Option<Instant>,
 }
 
 /// The session's state.
@@ -181,6 +183,7 @@ impl Telemetry {
                 connected: false,
                 since: now,
                 last_error: None,
+                last_error_at: None,
             }),
             refusals: Arc::default(),
             choices: Mutex::default(),
@@ -433,7 +436,7 @@ impl Telemetry {
             session.since = now;
         }
         if error.is_some() {
-            session.last_error = error;
+            (session.last_error, session.last_error_at) = (error, Some(now));
         }
     }
 
@@ -460,6 +463,8 @@ impl Telemetry {
         let refused = self.refusals.take_last();
         if !session.connected && refused.is_some() {
             session.last_error = refused.map(|text| printable(&text));
+            // Somebody looks every second.
+            session.last_error_at = Some(Instant::now());
         }
         session
     }

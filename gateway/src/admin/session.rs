@@ -36,6 +36,9 @@ pub struct SessionStatus {
     pub rtt: Option<f64>,
     /// Why the last session ended or could not be set up.
     pub last_error: Option<String>,
+    /// Time since then; absent without such an error.
+    #[serde(default)]
+    pub last_error_age: Option<f64>,
 }
 
 /// The state of a session whose data path is dead.
@@ -60,6 +63,7 @@ impl SessionStatus {
             waiting: snapshot.flows_waiting,
             rtt: (snapshot.session_rtt_micros > 0).then(|| seconds(snapshot.session_rtt_micros)),
             last_error: session.last_error.clone(),
+            last_error_age: session.last_error_at.map(|at| now.saturating_duration_since(at).as_secs_f64()),
         }
     }
 
@@ -94,9 +98,15 @@ impl SessionStatus {
                 self.to_peer, self.from_peer
             )?;
         }
-        match &self.last_error {
+        match self.error_with_age() {
             Some(error) => writeln!(f, "         last error: {error}"),
             None => Ok(()),
         }
+    }
+
+    /// Returns the last error, and how old it is where the gateway says so.
+    pub(crate) fn error_with_age(&self) -> Option<String> {
+        let age = self.last_error_age.map(|age| format!(", {} ago", human::span(age)));
+        self.last_error.as_ref().map(|error| format!("{error}{}", age.unwrap_or_default()))
     }
 }

@@ -111,7 +111,7 @@ async fn status_travels_whole_and_is_shown() {
 longhaul 0.1.0, site a, up for 1 min 5 s
 peer     b at 10.9.0.2:14791, link provisioned for 1 Gbit/s
 session  up for 1 min 4 s, 1 set up, RTT 20.1 ms
-         last error: timed out
+         last error: timed out, 1 min 5 s ago
 path     drop 0.012 % (0.0090 % to 0.016 %; 0.00010 % in the long run), bursts of 1.0 (1.0 to 1.5), 50 % congestive
          RTT 20.1 ms, at least 20.0 ms, variation 80.0 us
          5.50 Mbit/s arrive, 100 Mbit/s at most of late; last report 0.0 s ago

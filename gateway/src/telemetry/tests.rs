@@ -86,7 +86,7 @@ fn a_session_is_established_once_however_often_it_is_reported() {
     telemetry.session(SessionState::Up, None, at(3));
     let info = telemetry.session_info();
     assert_eq!((info.state, info.since), (SessionState::Up, at(2)));
-    assert_eq!(info.last_error.as_deref(), Some("no answer"));
+    assert_eq!((info.last_error.as_deref(), info.last_error_at), (Some("no answer"), Some(at(1))));
     let snapshot = telemetry.snapshot(at(4));
     assert_eq!((snapshot.session_up, snapshot.sessions_established), (1, 1));
     telemetry.session(SessionState::Draining, None, at(5));
@@ -125,7 +125,11 @@ fn attempts_that_come_to_no_session_are_counted_and_the_last_error_while_there_i
         telemetry.refusals().remember(&error);
         telemetry.refusals().count(Refusal::Version, ([192, 0, 2, 1], 7).into());
     };
-    let last = || telemetry.session_info().last_error;
+    let last = || {
+        let info = telemetry.session_info();
+        assert_eq!(info.last_error.is_some(), info.last_error_at.is_some());
+        info.last_error
+    };
     refuse("one");
     refuse("two");
     assert_eq!(last().as_deref(), Some("no session: two"));

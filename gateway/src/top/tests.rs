@@ -111,6 +111,7 @@ fn status() -> Status {
             waiting: 0,
             rtt: Some(0.020_125),
             last_error: None,
+            last_error_age: None,
         },
         path: Some(path()),
         mtu: None,

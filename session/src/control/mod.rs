@@ -216,8 +216,8 @@ pub enum DownReason {
     /// The peer ended it on purpose.
     #[error("the peer said goodbye: {0}")]
     Goodbye(GoodbyeReason),
-    /// The peer opened a new one; [`Event::Up`] follows.
-    #[error("the peer opened a new session")]
+    /// A new one took its place, whichever side opened that; [`Event::Up`] follows.
+    #[error("a new session took its place")]
     Replaced,
     /// Nothing was heard for `dead_after`.
     #[error("the peer has gone silent")]

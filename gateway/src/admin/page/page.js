@@ -183,7 +183,8 @@ function showState(status) {
   const bulk = Number(status.peer_address.split(":").pop()) + 1;
   const hint = session.state === "blocked" && status.wan.state !== "down"
     ? `; no data crosses: to the peer ${session.to_peer}, from the peer ${session.from_peer}; is UDP port ${bulk} open both ways?` : "";
-  const error = session.last_error ? `; last error: ${session.last_error}` : "";
+  const age = session.last_error_age == null ? "" : `, ${span(session.last_error_age)} ago`;
+  const error = session.last_error ? `; last error: ${session.last_error}${age}` : "";
   const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${hint}${error}`;
   const why = troubles.map(([name, side]) => element("span", `; ${name} down for ${span(side.down_for)}: ${side.why}`, "down"));
   const certificates = status.certificates ?? [];

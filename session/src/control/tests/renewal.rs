@@ -32,6 +32,8 @@ fn a_new_identity_counts_from_the_next_session_on() {
     assert_eq!(there.peer.certificate, serial(&identity(certificates(), "a")));
     a.renewal.adopt(&renewed("renewed", "a"), &[]).unwrap();
     assert_eq!((a.lost(), b.lost()), (DownReason::Replaced, DownReason::Replaced));
+    // The side that opened the new one gives the same reason as the other.
+    assert!(!DownReason::Replaced.to_string().contains("peer"));
     let (here, there) = (a.up(), b.up());
     assert!(here.resumes && there.resumes, "flows go on under another identity");
     assert_eq!(here.peer.certificate, serial(&renewed("renewed", "b")));
