@@ -45,7 +45,7 @@ use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
 use splice::{Grouping, Settings};
 use supervisor::{Ask, PART, Stop, Supervisor, pulsing};
-pub use takeover::inherited_lock;
+pub use takeover::{FormerInterface, InheritedLock, inherited_lock};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
@@ -142,6 +142,8 @@ pub struct Files {
     pub retained: RetainedFiles,
     /// The lock that keeps other gateways off the interface: [`lock`].
     pub lock: Option<UnixListener>,
+    /// The interface of the process before, if this one works on another.
+    pub former: Option<FormerInterface>,
     /// Where the keys of bulk data are logged, if anywhere.
     pub key_log: Option<KeyLog>,
     /// The running gateway whose place this one takes.
@@ -315,7 +317,7 @@ async fn set_up(
     requests: Requests,
     notifier: &Arc<Notifier>,
 ) -> Result<Option<Running>, RunError> {
-    let Files { gateway, policies, path, doors, retained, lock, key_log, mut heir, announce } = files;
+    let Files { gateway, policies, path, doors, retained, lock, former, key_log, mut heir, announce } = files;
     let stamp = Stamp::of(&gateway.identity);
     let identity =
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
@@ -345,6 +347,7 @@ async fn set_up(
         None => threads.begin_anew().map(|()| controls)?,
     };
     guard.own();
+    former.into_iter().for_each(|former| drop(spawn_blocking(|| former.clear())));
     let (listener, (admins, serving)) = (doors.renewal(&telemetries), doors.serve(&peers, &requests)?);
     tell_start(&gateway, &telemetries, notifier);
     let each = peers.into_iter().zip(controls).zip(workers);
@@ -650,8 +653,16 @@ pub fn most_memory(gateway: &config::Gateway, policy: &Policy) -> usize {
     gateway.views().iter().map(|view| settings(view, &policy, MAX_PACKET).most_memory()).sum()
 }
 
+/// Before the name of an interface.
+const LOCK: &str = "longhaul/lan/";
+
 fn lock_name(interface: &str) -> String {
-    format!("longhaul/lan/{interface}")
+    format!("{LOCK}{interface}")
+}
+
+/// Returns the interface that a lock of this name is for.
+fn locked_interface(name: &[u8]) -> Option<&str> {
+    std::str::from_utf8(name).ok()?.strip_prefix(LOCK)
 }
 
 /// Keeps other gateways of this machine, or of its network name space, off the interface for as

@@ -79,7 +79,9 @@ impl GatewayArgs {
     /// Runs the gateway of files that are valid.
     fn run_on(&self, gateway: Gateway, policies: Vec<Policy>, logs: &Logs) -> Outcome {
         descriptors::provide(&gateway).map_err(failed)?;
-        let Some(Beginning { heir, lock, doors }) = self.take_over.begin(&gateway)? else { return Ok(()) };
+        let Some(Beginning { heir, lock, former, doors }) = self.take_over.begin(&gateway)? else {
+            return Ok(());
+        };
         let key_log = self.key_log.as_deref().map(open_key_log).transpose()?;
         let notifier = Notifier::from_environment().map_err(|error| {
             failed(format!("the service manager's socket, NOTIFY_SOCKET, cannot be used: {error}"))
@@ -92,7 +94,7 @@ impl GatewayArgs {
         let key_log = key_log.map(KeyLogFile::start).transpose().map_err(failed)?;
         let (announce, announced) = self.take_over.announcer().unzip();
         let path = self.config.clone();
-        let files = Files { gateway, policies, path, doors, retained, lock, key_log, heir, announce };
+        let files = Files { gateway, policies, path, doors, retained, lock, former, key_log, heir, announce };
         let runtime = runtime()?;
         let ended = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel();

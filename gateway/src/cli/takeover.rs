@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::failure::{Failure, failed, output_failed};
 use crate::admin::Doors;
 use crate::causes::chain;
-use crate::run;
+use crate::run::{self, FormerInterface, InheritedLock};
 use crate::upgrade::{Heir, NotTaken, Place, executable};
 
 #[derive(Debug, Args)]
@@ -32,6 +32,8 @@ pub(super) struct Beginning {
     pub(super) heir: Option<Heir>,
     /// The lock that keeps other gateways off the interface.
     pub(super) lock: Option<UnixListener>,
+    /// The interface of the running gateway, if it is another one.
+    pub(super) former: Option<FormerInterface>,
     /// The admin listener's socket and token.
     pub(super) doors: Doors,
 }
@@ -42,7 +44,7 @@ impl TakeOverArgs {
         if !self.take_over {
             let lock = run::lock(&gateway.lan).map_err(failed)?;
             let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
-            return Ok(Some(Beginning { heir: None, lock, doors }));
+            return Ok(Some(Beginning { heir: None, lock, former: None, doors }));
         }
         let not_taken = |why: NotTaken| failed(chain(&why));
         let Some((path, admin)) = Doors::path(gateway.admin.as_ref()).zip(gateway.admin.as_ref()) else {
@@ -60,15 +62,15 @@ impl TakeOverArgs {
         if let Err(why) = heir.offer_room().map_err(not_taken)? {
             tracing::warn!("the gateway stands still for longer, as there is no room to copy ahead: {why}");
         }
-        let lock = match run::inherited_lock(&mut heir, &gateway.lan) {
-            None => run::lock(&gateway.lan).map_err(failed)?,
-            inherited => inherited,
+        let (lock, former) = match run::inherited_lock(&mut heir, &gateway.lan) {
+            InheritedLock::Same(lock) => (Some(lock), None),
+            InheritedLock::Other(former) => (run::lock(&gateway.lan).map_err(failed)?, former),
         };
         let doors = match heir.take(Place::AdminSocket) {
             Some(socket) => Doors::adopt(admin, socket.into()),
             None => Doors::open(Some(admin)),
         };
-        Ok(Some(Beginning { heir: Some(heir), lock, doors: doors.map_err(failed)? }))
+        Ok(Some(Beginning { heir: Some(heir), lock, former, doors: doors.map_err(failed)? }))
     }
 
     /// Returns where it is told that the place is taken, if anybody wants to know.

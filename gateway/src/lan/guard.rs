@@ -112,7 +112,7 @@ impl Guard {
             neighbours: None,
             is_shared: false,
         };
-        let earlier = guard.earlier_rules()?;
+        let earlier = earlier_rules(&mut guard.kernel, interface)?;
         // Ours from here on: whatever fails, dropping the guard removes them.
         guard.installed.clone_from(&earlier);
         let wanted: Vec<_> = remote.iter().flat_map(|&prefix| rules(interface, prefix)).collect();
@@ -187,16 +187,26 @@ impl Guard {
         drop(self.neighbours.take());
         delete_all(&mut self.kernel, mem::take(&mut self.installed))
     }
+}
 
-    /// Our rules for this interface, from a process that could not remove them.
-    fn earlier_rules(&mut self) -> Result<Vec<RuleMessage>, GuardError> {
-        let mut rules = Vec::new();
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            rules.append(&mut list(&mut self.kernel, family).map_err(GuardError::Remove)?);
-        }
-        rules.retain(|rule| is_ours(rule, &self.interface));
-        Ok(rules)
+/// Removes the rules of an earlier process for an interface on which no gateway works any more.
+///
+/// # Errors
+/// The kernel's answer, if it does not list its rules or kept one.
+pub fn remove_earlier(interface: &str) -> Result<(), GuardError> {
+    let mut kernel = Netlink::connect().map_err(GuardError::Netlink)?;
+    let rules = earlier_rules(&mut kernel, interface)?;
+    delete_all(&mut kernel, rules)
+}
+
+/// Our rules for this interface, from a process that could not remove them.
+fn earlier_rules(kernel: &mut Netlink, interface: &str) -> Result<Vec<RuleMessage>, GuardError> {
+    let mut rules = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        rules.append(&mut list(kernel, family).map_err(GuardError::Remove)?);
     }
+    rules.retain(|rule| is_ours(rule, interface));
+    Ok(rules)
 }
 
 /// Returns the prefixes that rules of a gateway guard on an interface now, whichever process made

@@ -10,11 +10,12 @@ use config::LanMode;
 use session::control::Control;
 use socket2::SockRef;
 use tokio::sync::oneshot;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::workers::{Restored, Threads};
-use super::{RunError, lock_name};
+use super::{RunError, locked_interface};
 use crate::events::EventKind;
+use crate::lan::guard;
 use crate::service::Notifier;
 use crate::telemetry::{SessionState, Telemetry};
 use crate::upgrade::{Given, Heir, NotTaken, Part, Place, Room};
@@ -48,14 +49,53 @@ fn taken_socket(
     Ok(socket.into())
 }
 
-/// Takes the lock of the LAN's interface. `None`: the running gateway works on another one, or has
-/// none.
+/// The lock that a running gateway has on its LAN interface.
+#[derive(Debug)]
+pub enum InheritedLock {
+    /// It works on the interface of these files.
+    Same(UnixListener),
+    /// It works on another one, or has none.
+    Other(Option<FormerInterface>),
+}
+
+/// The interface that the process before worked on, and this one does not. No gateway begins there
+/// as long as it lives.
+#[derive(Debug)]
+pub struct FormerInterface {
+    name: String,
+    _lock: UnixListener,
+}
+
+impl FormerInterface {
+    /// Takes back the rules that the process before has left to this one. Blocks for some system
+    /// calls.
+    pub(super) fn clear(self) {
+        match guard::remove_earlier(&self.name) {
+            Ok(()) => info!(interface = self.name, "rules for the interface used before are taken back"),
+            Err(error) => warn!(
+                interface = self.name,
+                "rules for the interface used before remain: {}",
+                crate::causes::chain(&error)
+            ),
+        }
+    }
+}
+
+/// Takes the lock of the LAN's interface.
 #[must_use]
-pub fn inherited_lock(heir: &mut Heir, lan: &config::Lan) -> Option<UnixListener> {
-    let LanMode::Packet { interface } = &lan.mode else { return None };
-    let lock = UnixListener::from(heir.take(Place::Lock)?);
-    let name = lock.local_addr().ok()?;
-    (name.as_abstract_name() == Some(lock_name(interface).as_bytes())).then_some(lock)
+pub fn inherited_lock(heir: &mut Heir, lan: &config::Lan) -> InheritedLock {
+    let Some(lock) = heir.take(Place::Lock).map(UnixListener::from) else {
+        return InheritedLock::Other(None);
+    };
+    let address = lock.local_addr().ok();
+    let there = address.as_ref().and_then(|address| locked_interface(address.as_abstract_name()?));
+    match (&lan.mode, there) {
+        (LanMode::Packet { interface }, Some(there)) if interface == there => InheritedLock::Same(lock),
+        (_, there) => {
+            let former = there.map(|there| FormerInterface { name: there.to_owned(), _lock: lock });
+            InheritedLock::Other(former)
+        }
+    }
 }
 
 /// Takes the admin listener if it listens there.

@@ -134,8 +134,29 @@ fn upgrades_inside() {
     for site in SITES {
         assert_eq!(pair.status(site).flows.failed, 0, "{site:?}");
     }
+    moves_to_another_interface(&mut pair, &program);
     pair.testbed.stop().unwrap();
     assert_eq!(ip("rule list pref 1"), "");
+}
+
+/// An upgrade to a file with another LAN interface takes back what guarded the one before.
+fn moves_to_another_interface(pair: &mut Pair, program: &Path) {
+    ip("link add spare mtu 4400 type dummy");
+    ip("link set spare up");
+    ip("addr add 10.0.7.254/24 dev spare");
+    let file = pair.testbed.folder().join("a.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("\"g0\""), "{text}");
+    std::fs::write(&file, text.replace("\"g0\"", "\"spare\"")).unwrap();
+    assert!(ip("rule list pref 1").contains("iif g0 "));
+    assert!(pair.testbed.upgrade(Site::A, program, PATIENCE).unwrap());
+    wait_until("rules for the former interface remain", &|| {
+        let rules = ip("rule list pref 1");
+        rules.contains("iif spare ") && !rules.contains("iif g0 ")
+    });
+    // Another gateway may have the interface now.
+    let rules = ip("rule list pref 1");
+    assert_eq!(rules.lines().count(), 2, "{rules}");
 }
 
 /// Has both gateways be the next hops of hosts in name spaces.
