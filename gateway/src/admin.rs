@@ -66,6 +66,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::cells::Cells;
+use crate::logs::printable;
 use crate::recorder::Recorder;
 use crate::requests::Requests;
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
@@ -181,6 +182,11 @@ impl Admin {
         std::iter::once(self).chain(self.others.iter().map(Arc::as_ref))
     }
 
+    /// Says that there is no peer of this name, and which there are.
+    fn no_peer(&self, name: &str) -> String {
+        format!("no peer {}; there is {}\n", printable(name), self.peers().join(", "))
+    }
+
     /// Returns what answers for a peer, the first if none is named; `None` if there is no such.
     fn of_peer(&self, name: Option<&str>) -> Option<&Self> {
         self.all().find(|admin| name.is_none_or(|name| admin.config.peer.name == name))
@@ -254,12 +260,15 @@ impl Admin {
         status
     }
 
-    /// The answer to /healthy, by the peer that is named, or else by all.
+    /// The answer to /healthy, by the peer that is named, or else by all through which something
+    /// crosses: through another gateway of this site nothing does.
     fn health(&self, peer: Option<&str>, now: Instant) -> Health {
-        let is_meant = |admin: &&Self| peer.is_none_or(|name| admin.config.peer.name == name);
+        let is_sibling = |admin: &&Self| admin.config.peer.relation == Relation::Sibling;
+        let is_meant = |admin: &&Self| match peer {
+            Some(name) => admin.config.peer.name == name,
+            None => !is_sibling(admin),
+        };
         let peers = self.all().filter(is_meant);
-        // Through another gateway of this site nothing crosses.
-        let peers = peers.filter(|admin| admin.config.peer.relation != Relation::Sibling);
         let peers = peers.map(|admin| PeerHealth::new(admin.peer(), &admin.telemetry, now)).collect();
         Health::new(&self.telemetry, peers, now)
     }
@@ -419,7 +428,7 @@ impl Admin {
         };
         let peer = peer.as_deref();
         let Some(admin) = self.of_peer(peer) else {
-            return bad(&format!("no such peer: there are {}\n", self.peers().join(", ")));
+            return bad(&self.no_peer(peer.unwrap_or_default()));
         };
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),

@@ -64,3 +64,30 @@ async fn of_several_peers_one_is_enough_unless_one_is_named() {
     telemetry.leave(start);
     assert_eq!(causes(Some("b")).await, (Some(Unhealthy::Stopping), 1));
 }
+
+/// Who asks about a gateway of the same site hears of the session with it, and nobody else does.
+#[tokio::test]
+async fn another_gateway_of_the_site_is_healthy_by_its_own_session() {
+    let start = Instant::now();
+    let (first, telemetry) = admin(start);
+    let (other, sibling) = admin(start);
+    let mut other = Arc::into_inner(other).unwrap();
+    (other.config.peer.name, other.config.peer.relation) = ("a2".to_owned(), Relation::Sibling);
+    let admin = Arc::new(Arc::into_inner(first).unwrap().with_others(vec![Arc::new(other)]));
+    telemetry.session(SessionState::Up, None, start);
+    assert_eq!(asked(&admin, Some("a2")).await.why, "session with a2: connecting");
+    sibling.session(SessionState::Up, None, start);
+    assert_eq!(asked(&admin, Some("a2")).await.why, "session with a2: up");
+    assert_eq!(asked(&admin, None).await.why, "session with b: up");
+}
+
+#[tokio::test]
+async fn a_peer_that_there_is_not_is_an_error_with_those_there_are() {
+    let (admin, _) = admin(Instant::now());
+    let address = listening(&admin).await;
+    let endpoint = Endpoint::new(Address::Tcp(address), None, None).unwrap().about(Some("berlin"));
+    let error = health(&endpoint).await.unwrap_err().to_string();
+    assert!(error.ends_with(": no peer berlin; there is b"), "{error}");
+    let error = fetch(&endpoint, "/status").await.unwrap_err().to_string();
+    assert!(error.ends_with(": no peer berlin; there is b"), "{error}");
+}
