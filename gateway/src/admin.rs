@@ -76,7 +76,7 @@ use admission::{Arrival, Client, Refused};
 use spread::Window;
 use waiting::{Progress, Waiting};
 
-pub use address::{Address, Endpoint, parse_address, site_name};
+pub use address::{Address, Endpoint, SOCKET, parse_address, site_name};
 pub use admission::{Doors, Listener, Token};
 pub use choice::{ChoiceStatus, Expected, LinkStatus};
 pub use doctor::{DoctorReport, DoctoredFlow, PatienceSource, Verdict};

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::admin::SOCKET;
 use crate::keys::{self, KeysError};
 
 /// The examples' port, which is not assigned at IANA.
@@ -127,7 +128,9 @@ fn text(own: &Site, sites: &[Site], rate: Rate) -> String {
          [wan]\nlisten = \"{listen}\"\n\n\
          {sections}\
          [identity]\ncertificate = \"{name}.crt\"\nkey = \"{name}.key\"\nauthority = \"ca.crt\"\n\n\
-         [admin]\nlisten = \"127.0.0.1:9464\"\n"
+         [admin]\nlisten = \"127.0.0.1:9464\"\n\
+         # The unit's gateway has a socket besides, which `longhaul upgrade` needs. Without the unit, make the folder:\n\
+         # socket = \"{SOCKET}\"\n"
     )
 }
 
@@ -184,6 +187,10 @@ pub(crate) mod tests {
         config::check_pair(&first, &mut second);
         assert!(first.problems().is_empty(), "{:?}", first.problems());
         assert!(second.problems().is_empty(), "{:?}", second.problems());
+        // Where the unit is not, the socket is a line that wants its mark removed.
+        let text = std::fs::read_to_string(&paths[0]).unwrap().replace("# socket", "socket");
+        let file = config::Gateway::parse(&paths[0], &text).unwrap();
+        assert_eq!(file.admin.and_then(|admin| admin.socket), Some(PathBuf::from(SOCKET)));
         // Nor are keys replaced, where the gateway files are gone.
         for _ in 0..2 {
             let refused = init(folder.path(), &sites, rate).unwrap_err();

@@ -15,7 +15,7 @@ use super::admission::Token;
 use crate::causes::chain;
 
 /// Where a gateway under systemd has its admin socket.
-const SOCKET: &str = "/run/longhaul/admin.sock";
+pub const SOCKET: &str = "/run/longhaul/admin.sock";
 
 /// Names the file with the system's authorities, as for OpenSSL.
 const SYSTEM_AUTHORITIES: &str = "SSL_CERT_FILE";

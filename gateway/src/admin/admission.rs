@@ -117,6 +117,14 @@ impl Doors {
         admin?.socket.clone().or_else(usual)
     }
 
+    /// Returns the path of the socket at which a gateway with this file answers that runs already.
+    /// Where the file names none, the unit's counts if it is there.
+    #[must_use]
+    pub fn path_of_running(admin: Option<&config::Admin>, of_unit: &Path) -> Option<PathBuf> {
+        let unit = || (admin.is_some() && of_unit.exists()).then(|| of_unit.to_owned());
+        Self::path(admin).or_else(unit)
+    }
+
     /// The socket.
     #[must_use]
     pub fn socket(&self) -> Option<&StdUnixListener> {
@@ -351,6 +359,24 @@ mod tests {
         fs::write(&path, b"0123456789abcde\xff").unwrap();
         let error = Token::read(&path).unwrap_err();
         assert!(error.ends_with("token: a token has 16 to 256 visible ASCII characters"), "{error}");
+    }
+
+    /// A file of `longhaul init` names none, and the unit has one.
+    #[test]
+    fn a_running_gateways_socket_is_the_units_where_the_file_names_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let unit = folder.path().join("admin.sock");
+        let admin = |key: &str| {
+            let text = include_str!("../../../docs/examples/gateway-a.toml");
+            let text = text.replace("[admin]\n", &format!("[admin]\n{key}\n"));
+            config::Gateway::parse(Path::new("gateway.toml"), &text).unwrap().admin
+        };
+        let found = |admin: Option<config::Admin>| Doors::path_of_running(admin.as_ref(), &unit);
+        assert_eq!(found(admin("")), None, "nobody is there");
+        let _listener = open_socket(&unit).unwrap();
+        assert_eq!(found(admin("")), Some(unit.clone()));
+        assert_eq!(found(admin("socket = \"own.sock\"")), Some("own.sock".into()));
+        assert_eq!(found(None), None, "it answers nobody");
     }
 
     #[test]

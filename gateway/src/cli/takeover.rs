@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use clap::Args;
 use config::Gateway;
 use tokio::sync::oneshot;
 
 use super::failure::{Failure, failed, output_failed};
-use crate::admin::Doors;
+use crate::admin::{Doors, SOCKET};
 use crate::causes::chain;
 use crate::run::{self, FormerInterface, InheritedLock};
 use crate::upgrade::{Heir, NotTaken, Place, executable};
@@ -47,7 +48,8 @@ impl TakeOverArgs {
             return Ok(Some(Beginning { heir: None, lock, former: None, doors }));
         }
         let not_taken = |why: NotTaken| failed(chain(&why));
-        let Some((path, admin)) = Doors::path(gateway.admin.as_ref()).zip(gateway.admin.as_ref()) else {
+        let path = Doors::path_of_running(gateway.admin.as_ref(), Path::new(SOCKET));
+        let Some((path, admin)) = path.zip(gateway.admin.as_ref()) else {
             return Err(failed(
                 "an upgrade goes by admin.socket, and the gateway file names none: add `socket = \"/run/longhaul/admin.sock\"` under [admin], and restart once",
             ));
