@@ -93,7 +93,6 @@ enum Command {
     /// Record which packets from the peer are lost, as a trace, until SIGINT or SIGTERM
     Record(record::RecordArgs),
     /// Write manual pages, shell completions and schemas, for packages
-    #[command(hide = true)]
     Generate(generate::GenerateArgs),
 }
 
