@@ -11,6 +11,12 @@ use miette::{
 /// A file's text under its name, for the excerpts in problems.
 pub(crate) type Source = Arc<NamedSource<String>>;
 
+/// Words that only point at the place.
+const POINTERS: [&str; 8] =
+    ["found here", "named here", "here", "misspelt?", "unknown", "of no use", "one too many", "the second"];
+/// The same, before the name of another file.
+const COMPARED: &str = "compared with ";
+
 /// One thing wrong with a file. As a [`Diagnostic`] it renders with an excerpt of the file.
 #[derive(Clone, Debug)]
 pub struct Problem {
@@ -34,6 +40,12 @@ impl Problem {
         self
     }
 
+    /// Keeps what was found where the key does not stand in the file.
+    pub(crate) fn without_place(mut self, found: impl Into<String>) -> Self {
+        self.found = found.into();
+        self
+    }
+
     pub(crate) fn help(mut self, help: Option<String>) -> Self {
         self.help = help;
         self
@@ -49,9 +61,24 @@ impl Problem {
         &self.message
     }
 
-    /// Returns the value found; empty if that says nothing.
+    /// Returns what stands at the place in the text's excerpt; empty if that says nothing.
     pub fn found(&self) -> &str {
         &self.found
+    }
+
+    /// Returns the value found: the file's own words where the excerpt only points at them.
+    pub fn value(&self) -> Option<&str> {
+        if POINTERS.contains(&self.found.as_str()) || self.found.starts_with(COMPARED) {
+            return self.written();
+        }
+        let value = self.found.strip_prefix("found ").unwrap_or(&self.found);
+        (!value.is_empty()).then_some(value)
+    }
+
+    /// Returns the file's text at the place, if it is one line.
+    fn written(&self) -> Option<&str> {
+        let text = self.source.as_ref()?.inner().get(self.span.clone()?)?.trim();
+        (!text.is_empty() && !text.contains('\n')).then_some(text)
     }
 
     /// Returns the remedy.
@@ -81,7 +108,12 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.message)?;
+        // Without a place there is no excerpt that says it.
+        match self.value() {
+            Some(value) if self.span.is_none() => write!(f, ": {value}"),
+            _ => Ok(()),
+        }
     }
 }
 

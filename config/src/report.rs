@@ -71,16 +71,16 @@ impl Report {
     }
 
     fn add(&mut self, severity: Severity, key: &str, message: String, found: String, help: Option<String>) {
-        let mut problem = Problem::new(severity, message).help(help);
+        let problem = Problem::new(severity, message).help(help);
         let place = self.source.as_ref().and_then(|source| {
             // With several peers each has its prefixes.
             let other = (key == "lan.remote").then_some("peer.remote");
             let span = locate(source.inner(), key).or_else(|| locate(source.inner(), other?))?;
             Some((source, span))
         });
-        if let Some((source, span)) = place {
-            problem = problem.at(source, span, found);
-        }
-        self.problems.push(problem);
+        self.problems.push(match place {
+            Some((source, span)) => problem.at(source, span, found),
+            None => problem.without_place(found),
+        });
     }
 }

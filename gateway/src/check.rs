@@ -289,6 +289,33 @@ mod tests {
         assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
     }
 
+    /// The value found stands apart from the remedy: the file's words, or the machine's, also of a
+    /// key that is not written.
+    #[test]
+    fn findings_have_what_was_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = gateway_file(folder.path(), "a", "no-such-if0");
+        let sites = ["a".to_owned(), "b".to_owned()];
+        keys::generate(&keys::Request { dir: folder.path(), sites: &sites, force: false }).unwrap();
+        let found = |report: &Report, message: &str| {
+            let problems = CheckedFile::new(report).problems;
+            let problem = problems.into_iter().find(|problem| problem.message.contains(message));
+            problem.unwrap_or_else(|| panic!("no {message}: {:?}", messages(report))).found
+        };
+        let report = check(&path);
+        assert_eq!(found(&report, "there is no interface").as_deref(), Some("\"no-such-if0\""));
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"1 Gbit/s\"", "\"fast\"")).unwrap();
+        assert_eq!(found(&check(&path), "peer.rate").as_deref(), Some("\"fast\""));
+        fs::write(&path, &text).unwrap();
+        let mut report = check(&path);
+        // The key has its default.
+        report.warning_at("limits.total_buffer", "too much", "it has 1 GiB", Some("less".to_owned()));
+        assert_eq!(found(&report, "too much").as_deref(), Some("it has 1 GiB"));
+        let shown = config::render(report.problems(), config::Style::Plain);
+        assert!(shown.contains("too much: it has 1 GiB"), "{shown}");
+    }
+
     /// It is a warning, at its key, and none where no class needs the memory.
     #[test]
     fn memory_that_outlives_the_process_is_told_of_where_a_class_needs_it() {

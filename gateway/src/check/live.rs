@@ -7,10 +7,13 @@ mod machine;
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use config::{ByteSize, Gateway, LanMode, Peer, Rate};
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
+use rustls_pki_types::UnixTime;
+use session::identity::Date;
 
 pub(super) use machine::held;
 pub use machine::{Interface, Machine, Running};
@@ -60,8 +63,10 @@ const YOUNGEST: u64 = 1_735_689_600;
 pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     if machine.time < YOUNGEST {
-        let message = format!("this machine's clock is wrong: {} s since 1970", machine.time);
-        findings.error("identity.certificate", message, "", "set it: certificates are judged by it");
+        let message = "this machine's clock is wrong".to_owned();
+        let found =
+            format!("it says {}", Date(UnixTime::since_unix_epoch(Duration::from_secs(machine.time))));
+        findings.error("identity.certificate", message, &found, "set it: certificates are judged by it");
     }
     memory(&mut findings, gateway, most_memory, machine);
     wan(&mut findings, gateway, machine);
@@ -80,8 +85,8 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
         if let Some(fault) = machine.lan {
             // The gateway is told of the same.
             let is_gone = fault == Fault::Gone;
-            let found = if is_gone { "named here" } else { "" };
-            findings.add(is_gone, "lan.interface", fault.text(interface), found, &fault.remedy(interface));
+            let help = fault.remedy(interface);
+            findings.add(is_gone, "lan.interface", fault.text(interface), "named here", &help);
         }
         if let Some(lan) = machine.interfaces.iter().find(|other| other.name == *interface) {
             local_side(&mut findings, gateway, lan, machine);
@@ -171,11 +176,11 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
             "a smaller peer.rate: what is beyond waits in the kernel",
         );
     }
-    if machine.is_strict(&holder.name) {
+    if let Some(found) = machine.strict_by(&holder.name) {
         let message = format!("reverse-path filtering is strict on {}", holder.name);
         let help = "if packets from the peer may come by another interface than packets to it leave by: \
                     net.ipv4.conf.INTERFACE.rp_filter = 2";
-        findings.warn("wan.listen", message, "", help);
+        findings.warn("wan.listen", message, &found, help);
     }
 }
 
@@ -259,7 +264,7 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
     if let Some((device, _)) = machine.rdma.iter().find(|(_, netdev)| netdev == name) {
         let message =
             format!("the RDMA device {device} on {name} may take RoCE packets before the gateway sees them");
-        findings.warn("lan.interface", message, "", rdma::REMEDY);
+        findings.warn("lan.interface", message, "named here", rdma::REMEDY);
     }
     if lan.follows_routers {
         let message =
@@ -271,11 +276,11 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
         let found = format!("net.ipv6.conf.{name}.accept_ra lets it");
         findings.warn("lan.interface", message, &found, &help);
     }
-    if machine.is_strict(name) {
+    if let Some(found) = machine.strict_by(name) {
         let message = format!("reverse-path filtering is strict on {name}");
         let help = "it drops other traffic of hosts that this machine reaches by another interface: \
                     net.ipv4.conf.INTERFACE.rp_filter = 2";
-        findings.warn("lan.interface", message, "", help);
+        findings.warn("lan.interface", message, &found, help);
     }
 }
 
@@ -312,14 +317,13 @@ fn forwarding(
     let remote = &view.lan.remote;
     let is_its = |peer: &Peer| peer.name == view.peer.name;
     if machine.guarded.is_empty() {
-        let forwards = remote.iter().any(|prefix| machine.forwards(prefix));
-        if forwards {
+        if let Some(prefix) = remote.iter().find(|prefix| machine.forwards(prefix)) {
             let message = "no gateway keeps the kernel from forwarding RoCE now".to_owned();
             let help = format!(
                 "as long as none runs on {interface}, RoCE to the other site leaves unsealed: start it, or let \
                  a firewall drop UDP port 4791"
             );
-            findings.warn("lan.remote", message, "", &help);
+            findings.warn("lan.remote", message, &format!("{} is 1", forwarding_of(prefix)), &help);
         }
     } else if let Some(prefix) = remote.iter().find(|prefix| !is_guarded(prefix)) {
         let message = "a rule is missing that keeps the kernel from forwarding RoCE".to_owned();
@@ -329,10 +333,8 @@ fn forwarding(
     }
     for prefix in remote {
         if !machine.forwards(prefix) {
-            let (sysctl, way) = match prefix {
-                IpNet::V4(_) => ("net.ipv4.ip_forward", "ip route"),
-                IpNet::V6(_) => ("net.ipv6.conf.all.forwarding", "ip -6 route"),
-            };
+            let sysctl = forwarding_of(prefix);
+            let way = if matches!(prefix, IpNet::V4(_)) { "ip route" } else { "ip -6 route" };
             let message = "programs' TCP to the other site has no way through this machine".to_owned();
             let help = format!(
                 "if they have no other network: `sysctl {sysctl}=1`, `{way} add {prefix} via {}`, and the same at \
@@ -351,6 +353,14 @@ fn forwarding(
     }
 }
 
+/// Returns the name of the setting by which the kernel forwards to a prefix.
+fn forwarding_of(prefix: &IpNet) -> &'static str {
+    match prefix {
+        IpNet::V4(_) => "net.ipv4.ip_forward",
+        IpNet::V6(_) => "net.ipv6.conf.all.forwarding",
+    }
+}
+
 impl Interface {
     fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.addr() == address)
@@ -358,8 +368,10 @@ impl Interface {
 }
 
 impl Machine {
-    fn is_strict(&self, interface: &str) -> bool {
-        self.strict.iter().any(|name| name == interface || name == "all")
+    /// Returns the setting by which reverse-path filtering is strict on an interface, if it is.
+    fn strict_by(&self, interface: &str) -> Option<String> {
+        let by = self.strict.iter().find(|name| *name == interface || *name == "all")?;
+        Some(format!("net.ipv4.conf.{by}.rp_filter is 1"))
     }
 
     fn forwards(&self, prefix: &IpNet) -> bool {

@@ -60,7 +60,7 @@ pub struct CheckedProblem {
     pub line: Option<usize>,
     /// Column, from 1, in characters.
     pub column: Option<usize>,
-    /// The value found.
+    /// The value found, in the file or on this machine; null where the message says all.
     pub found: Option<String>,
     /// The remedy.
     pub help: Option<String>,
@@ -99,7 +99,7 @@ impl CheckedProblem {
             file: problem.file().map(str::to_owned),
             line,
             column,
-            found: Some(problem.found()).filter(|found| !found.is_empty()).map(str::to_owned),
+            found: problem.value().map(str::to_owned),
             help: problem.remedy().map(str::to_owned),
         }
     }
