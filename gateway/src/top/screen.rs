@@ -11,8 +11,10 @@ use super::View;
 use crate::admin::{CertificateStatus, ChoiceStatus, ClassStatus, Flow, LaneStatus, Status, Surroundings};
 use crate::logs::printable;
 
-/// Cells of a bar.
-const BAR: usize = 20;
+/// Cells of a bar at least and at most: a quarter of the screen.
+const BAR: [usize; 2] = [10, 50];
+/// From this width on the table of classes has more numbers.
+const WIDE: usize = 120;
 /// Width of the names in front of values.
 const NAME: usize = 9;
 /// Lines of classes and of lanes at most; the rest is counted.
@@ -30,7 +32,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
         frame.render_widget(Paragraph::new(text), frame.area());
         return;
     };
-    let head = head(status, view.error.as_deref());
+    let width = usize::from(frame.area().width);
+    let head = all_fitted(head(status, view.error.as_deref(), width), frame.area());
     let classes = status.classes.len().min(MOST);
     let more = usize::from(status.classes.len() > MOST);
     // Half of what is left is for flows, unless they need less.
@@ -51,26 +54,57 @@ fn clamp(value: usize) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }
 
+fn all_fitted(lines: Vec<Line<'static>>, area: Rect) -> Vec<Line<'static>> {
+    lines.into_iter().map(|line| fitted(line, area.width.into())).collect()
+}
+
+/// Cuts what the screen has no room for, and shows that it did.
+fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
+    if line.width() <= width {
+        return line;
+    }
+    let mut left = width.saturating_sub(1);
+    let mut spans = Vec::with_capacity(line.spans.len() + 1);
+    for span in line.spans {
+        let text: String = span.content.chars().take(left).collect();
+        left -= text.chars().count();
+        spans.push(Span::styled(text, span.style));
+    }
+    spans.push(Span::raw(CUT));
+    Line { spans, ..line }
+}
+
+/// The same for a cell of a table.
+fn cut(text: String, width: usize) -> String {
+    match text.chars().count() <= width {
+        true => text,
+        false => text.chars().take(width.saturating_sub(1)).collect::<String>() + CUT,
+    }
+}
+
+/// Stands where text goes on that there is no room for.
+const CUT: &str = "\u{2026}";
+
 fn named(name: &str, value: impl Into<Span<'static>>) -> Line<'static> {
     Line::from(vec![Span::styled(format!("{name:<NAME$}"), HEADING), value.into()])
 }
 
 /// The lines above the tables.
-fn head(status: &Status, error: Option<&str>) -> Vec<Line<'static>> {
+fn head(status: &Status, error: Option<&str>, width: usize) -> Vec<Line<'static>> {
     let Status { version, site, peer, peer_address, uptime, .. } = status;
     let title = format!("longhaul {version}   {site} - {peer} at {peer_address}   up for ");
     let mut lines = vec![Line::styled(format!("{title}{}   q ends", human::span(*uptime)), HEADING)];
-    lines.push(match error {
-        Some(error) => named("stale", Span::styled(printable(error), BAD)),
-        None => session(status),
-    });
+    match error {
+        Some(error) => lines.push(named("stale", Span::styled(printable(error), BAD))),
+        None => lines.extend(session(status, width)),
+    }
     lines.extend(peers(status));
     lines.extend(sides(status));
-    lines.extend(link(status));
+    lines.extend(link(status, width));
     lines.extend(lanes(status));
     let held = &status.buffers;
     let part = ratio(held.bytes as f64, held.limit as f64);
-    let text = format!("{} {} of {}", bar(part), human::size(held.bytes), human::size(held.limit));
+    let text = format!("{} {} of {}", bar(part, width), human::size(held.bytes), human::size(held.limit));
     lines.push(named("buffers", text));
     lines.push(named("pressure", pressure(status)));
     lines.extend(survival(status));
@@ -84,7 +118,8 @@ fn peers(status: &Status) -> Option<Line<'static>> {
     (status.peers.len() > 1).then(|| named("peer", text))
 }
 
-fn session(status: &Status) -> Line<'static> {
+/// One line, or another one for an error that the first has no room for.
+fn session(status: &Status, width: usize) -> Vec<Line<'static>> {
     let session = &status.session;
     let style = if session.is_up() { GOOD } else { BAD };
     let mut line = named("session", Span::styled(printable(&session.state), style));
@@ -92,11 +127,17 @@ fn session(status: &Status) -> Line<'static> {
     if session.waiting > 0 {
         text += &format!(", {} flows wait", session.waiting);
     }
-    if let Some(error) = &session.last_error {
-        text += &format!("; last error: {}", printable(error));
+    let error = session.error_with_age().map(|error| format!("last error: {}", printable(&error)));
+    let used = line.width() + text.chars().count() + "; ".len();
+    let mut lines = Vec::new();
+    match error {
+        Some(error) if used + error.chars().count() <= width => text += &format!("; {error}"),
+        Some(error) => lines.push(named("", error)),
+        None => {}
     }
     line.push_span(text);
-    line
+    lines.insert(0, line);
+    lines
 }
 
 /// A line if the gateway was told to stop, for each side that is down, and for
@@ -113,7 +154,7 @@ fn sides(status: &Status) -> impl Iterator<Item = Line<'static>> {
     })
 }
 
-fn link(status: &Status) -> Vec<Line<'static>> {
+fn link(status: &Status, width: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     let path = status.path.as_ref().map(|path| {
         let [low, likely, high] = path.drop.map(human::share);
@@ -125,10 +166,10 @@ fn link(status: &Status) -> Vec<Line<'static>> {
     for (name, bits) in [("  to", status.rates.wan_sent_bits), ("  from", status.rates.wan_received_bits)] {
         let text = match bits {
             Some(bits) => {
-                format!("{} {} of {}", bar(ratio(bits, rate)), human::rate(bits), human::rate(rate))
+                format!("{} {} of {}", bar(ratio(bits, rate), width), human::rate(bits), human::rate(rate))
             }
-            None if status.session.is_blocked() => format!("{} nothing crosses", bar(0.0)),
-            None => format!("{} no session", bar(0.0)),
+            None if status.session.is_blocked() => format!("{} nothing crosses", bar(0.0, width)),
+            None => format!("{} no session", bar(0.0, width)),
         };
         lines.push(named(name, text));
     }
@@ -176,34 +217,65 @@ fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-fn bar(share: f64) -> String {
-    let full = (share.clamp(0.0, 1.0) * BAR as f64).round() as usize;
-    format!("[{}{}]", "#".repeat(full), ".".repeat(BAR.saturating_sub(full)))
+/// `width`: the screen's.
+fn bar(share: f64, width: usize) -> String {
+    let [least, most] = BAR;
+    let cells = (width / 4).clamp(least, most);
+    let full = (share.clamp(0.0, 1.0) * cells as f64).round() as usize;
+    format!("[{}{}]", "#".repeat(full), ".".repeat(cells.saturating_sub(full)))
 }
 
+/// A column of numbers: its name, its width, and its text for a class.
+type Numbers = (&'static str, usize, fn(&ClassStatus) -> String);
+
+/// The columns of numbers, of which a screen that is not wide has the first.
+static NUMBERS: [Numbers; 8] = [
+    ("backlog", 8, |class| human::size(class.backlog_bytes)),
+    ("flying", 8, |class| human::size(class.in_flight_bytes)),
+    ("sent", 6, |class| human::si(class.sent as f64)),
+    ("again", 6, |class| human::si(class.repairs as f64)),
+    ("lost", 6, |class| human::si(class.abandoned as f64)),
+    ("parity", 6, |class| human::si(class.parity as f64)),
+    ("decoded", 7, |class| human::si(class.decoded as f64)),
+    // Of messages, from their first packet to their target's answer.
+    ("p99", 7, |class| class.completion.map_or_else(|| "-".to_owned(), |times| human::seconds(times.p99))),
+];
+/// How many of them every screen has.
+const NARROW: usize = 5;
+
 fn draw_classes(frame: &mut Frame<'_>, area: Rect, status: &Status) {
-    let head = ["class", "scheme", "backlog", "flying", "sent", "again", "lost", "why"];
-    let head = Row::new(head.map(|name| Span::styled(name, HEADING))).top_margin(1);
-    let row = |class: &ClassStatus| {
-        Row::new([
-            printable(&class.name),
-            status.scheme_of(class),
-            human::size(class.backlog_bytes),
-            human::size(class.in_flight_bytes),
-            human::si(class.sent as f64),
-            human::si(class.repairs as f64),
-            human::si(class.abandoned as f64),
-            why(status, class),
-        ])
+    let width = usize::from(area.width);
+    let shown = if width >= WIDE { NUMBERS.len() } else { NARROW };
+    let numbers = NUMBERS.get(..shown).unwrap_or_default();
+    let shown: Vec<_> = status.classes.iter().take(MOST).collect();
+    let texts: Vec<_> = shown
+        .iter()
+        .map(|class| [printable(&class.name), status.scheme_of(class), why(status, class)])
+        .collect();
+    // Names and schemes get what they need, up to a third of the room that numbers leave.
+    let taken: usize = numbers.iter().map(|(_, width, _)| width + 1).sum();
+    let left = width.saturating_sub(taken + 2);
+    let longest = |place: usize, least: usize| {
+        let texts = texts.iter().filter_map(|texts| texts.get(place));
+        let needed = texts.map(|text| text.chars().count()).max().unwrap_or(0);
+        needed.clamp(least, (left / 3).max(least))
     };
-    let mut rows: Vec<_> = status.classes.iter().take(MOST).map(row).collect();
+    let (of_name, of_scheme) = (longest(0, 9), longest(1, 15));
+    let of_why = left.saturating_sub(of_name + of_scheme).max(10);
+    let rows = shown.iter().zip(&texts).map(|(class, [name, scheme, why])| {
+        let numbers = numbers.iter().map(|(_, _, text)| text(class));
+        let named = [cut(name.clone(), of_name), cut(scheme.clone(), of_scheme)];
+        Row::new(named.into_iter().chain(numbers).chain([cut(why.clone(), of_why)]))
+    });
+    let mut rows: Vec<_> = rows.collect();
     if let more @ 1.. = status.classes.len().saturating_sub(MOST) {
         rows.push(Row::new([format!("{more} more")]));
     }
-    let widths = [Constraint::Length(9), Constraint::Length(15)];
-    let widths = widths.into_iter().chain([8, 8, 6, 6, 6].map(Constraint::Length));
-    let table = Table::new(rows, widths.chain([Constraint::Min(10)])).header(head);
-    frame.render_widget(table, area);
+    let names = ["class", "scheme"].into_iter().chain(numbers.iter().map(|(name, ..)| *name)).chain(["why"]);
+    let head = Row::new(names.map(|name| Span::styled(name, HEADING))).top_margin(1);
+    let widths = [of_name, of_scheme].into_iter().chain(numbers.iter().map(|(_, width, _)| *width));
+    let widths = widths.chain([of_why]).map(|width| Constraint::Length(clamp(width)));
+    frame.render_widget(Table::new(rows, widths).header(head), area);
 }
 
 /// Why a class's scheme is what it is, in a few words.
@@ -227,7 +299,7 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, view: &View, room: usize) {
     );
     let mut lines = vec![Line::default(), named("flows", text)];
     lines.extend(view.flows.flows.iter().take(room).map(flow));
-    frame.render_widget(Paragraph::new(lines), area);
+    frame.render_widget(Paragraph::new(all_fitted(lines, area)), area);
 }
 
 fn flow(flow: &Flow) -> Line<'static> {
@@ -247,5 +319,5 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, view: &View) {
         let text = format!("  {} {:<13} ", time.trim_end_matches('Z'), event.kind);
         Line::from(vec![Span::styled(printable(&text), DIM), Span::raw(printable(&event.said()))])
     }));
-    frame.render_widget(Paragraph::new(lines), area);
+    frame.render_widget(Paragraph::new(all_fitted(lines, area)), area);
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpSocket;
 use super::*;
 use crate::admin::{
     BackPressure, Buffers, ChoiceStatus, ClassStatus, Flow, Flows, LanMistakes, LaneState, LaneStatus,
-    PathStatus, PolicyStatus, Rates, SessionStatus, State, Surroundings,
+    PathStatus, PolicyStatus, Rates, SessionStatus, Spread, State, Surroundings,
 };
 
 /// Shows the picture in the guide, too.
@@ -201,6 +201,38 @@ fn without_a_session_nothing_is_said_of_the_link() {
         assert!(shown.contains(piece), "no {piece} in\n{shown}");
     }
     assert!(!shown.contains("RTT"), "{shown}");
+}
+
+/// Text without room shows that it goes on, and more room shows more.
+#[test]
+fn wider_screens_show_more_and_nothing_is_cut_in_silence() {
+    const REASON: &str = "the loss rate changed";
+    let mut view = view();
+    view.events[2].text = format!("version 0.1.0{}", ", and so on".repeat(20));
+    let status = view.status.as_mut().unwrap();
+    status.session.last_error = Some("no session: the peer does not answer at all".to_owned());
+    status.session.last_error_age = Some(3600.0);
+    status.classes.push(class("checkpoints-of-llms", "hybrid(128,32)x16", 1));
+    status.classes[0].completion = Some(Spread { median: 0.0204, p99: 0.0812, count: 90 });
+    let [narrow, middle, wide] = [(80, 24), (100, 30), (160, 50)].map(|(w, h)| screen(&view, w, h));
+    for (shown, width) in [(&narrow, 80), (&middle, 100), (&wide, 160)] {
+        assert!(shown.contains("last error: no session: "), "{shown}");
+        assert!(shown.contains("answer at all, 1 h 0 min ago\n"), "{shown}");
+        let event = shown.lines().find(|line| line.contains("version 0.1.0, and so on")).unwrap();
+        assert!(event.ends_with('\u{2026}') && event.chars().count() == width, "{shown}");
+    }
+    assert!(narrow.contains("checkpoints-\u{2026} hybrid(128,32)\u{2026}"), "{narrow}");
+    assert!(narrow.contains("the loss r\u{2026}\n"), "{narrow}");
+    for shown in [&middle, &wide] {
+        assert!(shown.contains("checkpoints-of-llms hybrid(128,32)x16"), "{shown}");
+        assert!(shown.contains(REASON), "{shown}");
+    }
+    assert!(!middle.contains("decoded") && wide.contains(" parity decoded p99 "), "{middle}\n{wide}");
+    assert!(wide.contains("81.2 ms"), "{wide}");
+    let bar = |shown: &str| {
+        shown.lines().find(|line| line.contains("Gbit/s of")).map(|line| line.matches(['#', '.']).count())
+    };
+    assert!(bar(&narrow) < bar(&middle) && bar(&middle) < bar(&wide), "{narrow}\n{middle}\n{wide}");
 }
 
 /// Any terminal gets a screen, and what others wrote does not command it.
