@@ -62,6 +62,9 @@ pub enum NoRetention {
         /// Bytes that there are.
         free: u64,
     },
+    /// A process may not make a file so long.
+    #[error("a file of {} in {} would be longer than a process may make it (RLIMIT_FSIZE)", human::size(*.1), .0.display())]
+    TooLong(PathBuf, u64),
     /// Anything else.
     #[error("cannot use {}: {}", .0.display(), .1)]
     File(PathBuf, String),
@@ -82,7 +85,7 @@ impl NoRetention {
             Self::OnDisk(_) => 3,
             Self::InUse(_) => 4,
             Self::NotOurs(_) => 5,
-            Self::NoRoom { .. } => 6,
+            Self::NoRoom { .. } | Self::TooLong(..) => 6,
             Self::File(..) => 7,
         }
     }
@@ -91,7 +94,7 @@ impl NoRetention {
     #[must_use]
     pub fn key(&self) -> &'static str {
         match self {
-            Self::NoRoom { .. } => "retention.size",
+            Self::NoRoom { .. } | Self::TooLong(..) => "retention.size",
             _ => "retention.directory",
         }
     }
@@ -112,6 +115,9 @@ impl NoRetention {
             Self::NotOurs(_) => "remove it, or choose a directory where nobody else makes files".into(),
             Self::NoRoom { directory, .. } => {
                 format!("a smaller retention.size, or a larger file system: `df {}`", directory.display())
+            }
+            Self::TooLong(..) => {
+                "a smaller retention.size, or a greater limit: LimitFSIZE= of the unit, `ulimit -f`".into()
             }
             Self::File(..) => "give the gateway's user a directory on tmpfs that it may make files in".into(),
         }
@@ -296,7 +302,10 @@ fn free_on(system: &StatFs) -> Option<u64> {
 
 fn open_file(directory: &Path, name: &str, size: u64, before: &Predecessor) -> Result<Retained, NoRetention> {
     let path = directory.join(name);
-    let wrong = |error: io::Error| NoRetention::File(path.clone(), error.to_string());
+    let wrong = |error: io::Error| match Errno::from_io_error(&error) {
+        Some(Errno::FBIG) => NoRetention::TooLong(directory.to_owned(), size),
+        _ => NoRetention::File(path.clone(), error.to_string()),
+    };
     let system = in_memory(directory)?;
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC).bits();
     let mut options = OpenOptions::new();
@@ -311,21 +320,23 @@ fn open_file(directory: &Path, name: &str, size: u64, before: &Predecessor) -> R
     if !is_locked && !takes_over {
         return Err(NoRetention::InUse(path));
     }
-    let size = sized(&file, &path, found.len(), size, takes_over).map_err(wrong)?;
+    let made_for_nothing = |why: NoRetention| {
+        if found.len() == 0 {
+            let _ = std::fs::remove_file(&path);
+        }
+        why
+    };
+    let size = sized(&file, &path, found.len(), size, takes_over).map_err(wrong).map_err(made_for_nothing)?;
     // Without it a page that the file system has no room for would end the process. A ramfs has no
     // bound, and no reservation.
     if system.f_type == TMPFS
         && let Err(error) = fallocate(file.as_fd(), FallocateFlags::empty(), 0, size)
     {
-        if found.len() == 0 {
-            // It was made for nothing.
-            let _ = std::fs::remove_file(&path);
-        }
         let free = free_on(&system).unwrap_or(0);
-        return Err(match error {
+        return Err(made_for_nothing(match error {
             Errno::NOSPC => NoRetention::NoRoom { directory: directory.to_owned(), needed: size, free },
             _ => wrong(error.into()),
-        });
+        }));
     }
     let mapping = Mapping::new(file.as_fd(), usize::try_from(size).unwrap_or(0)).map_err(wrong)?;
     Ok(Retained { mapping, name: name.to_owned(), file: Arc::new(file), is_locked, takes_over })

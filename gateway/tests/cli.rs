@@ -117,6 +117,30 @@ fn a_reader_that_has_seen_enough_is_told_nothing() {
     assert_eq!((code, err.as_str()), (Some(1), ""));
 }
 
+/// A limit of the length of files (RLIMIT_FSIZE) is an error with a name, and no signal that ends
+/// the process.
+#[test]
+fn files_that_may_not_be_so_long_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &str| {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -f 0; exec \"$0\" {arguments}");
+        let shell = shell.args(["-c", &script, env!("CARGO_BIN_EXE_longhaul")]).current_dir(folder.path());
+        // The test's own log is a pipe.
+        parts(&shell.output().unwrap())
+    };
+    for arguments in [
+        "keys --dir keys a b",
+        "init --dir pair --rate '1 Gbit/s' --site a,10.9.0.1,10.0.0.0/24,eth1 --site b,10.9.0.2,10.0.1.0/24,eth1",
+        "generate out",
+        "bundle bundle.tar.gz",
+    ] {
+        let (code, _, err) = run(arguments);
+        assert_eq!(code, Some(1), "{arguments}: {err}");
+        assert!(err.contains("File too large"), "{arguments}: {err}");
+    }
+}
+
 #[test]
 fn a_recording_is_not_overwritten_unasked() {
     let folder = tempfile::tempdir().unwrap();
@@ -394,6 +418,29 @@ fn a_gateway_may_have_its_socket_alone() {
     ends.0.remove(0);
     assert!(no_session(&ask(&["status"])));
     assert_eq!(tcp_sockets(ends.0[0]), 0);
+}
+
+/// Memory that outlives the process is a file. Without it the gateway works all the same.
+#[test]
+fn a_gateway_that_may_make_no_long_file_says_so_and_runs() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = folder.path();
+    assert!(longhaul(path, &["keys", "--dir", ".", "a", "b"]).status.success());
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let text = socket_alone(&format!("127.80.{high}.{low}")) + "[retention]\ndirectory = \".\"\n";
+    fs::write(path.join("a.toml"), text).unwrap();
+    let mut shell = Command::new("sh");
+    let script = "ulimit -f 0; exec \"$0\" gateway --config a.toml";
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_longhaul")]).current_dir(path).stderr(Stdio::piped());
+    let mut gateway = shell.spawn().unwrap();
+    let mut log = BufReader::new(gateway.stderr.take().unwrap()).lines().map_while(Result::ok);
+    assert!(log.any(|line| line.contains("(RLIMIT_FSIZE)") && line.contains("LimitFSIZE=")), "it ended");
+    assert!(log.any(|line| line.contains("gateway started")), "it ended");
+    assert!(!path.join("retained-a-b-0").exists());
+    let pid = Pid::from_child(&gateway);
+    kill_process(pid, Signal::TERM).unwrap();
+    assert!(log.all(|line| !line.contains("ERROR")));
+    assert!(gateway.wait().unwrap().success());
 }
 
 /// Stops a process once it waits for something, and has it go on.

@@ -152,9 +152,6 @@ struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
-    /// A log file of the greatest length that is allowed (RLIMIT_FSIZE) would end the process.
-    /// Caught, it is an error of the write, which counts as lost lines.
-    _too_long: Signal,
 }
 
 impl Signals {
@@ -163,7 +160,6 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
-            _too_long: signal(SignalKind::from_raw(libc::SIGXFSZ))?,
         })
     }
 

@@ -32,7 +32,8 @@ mod upgrade;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 use config::Style;
@@ -107,7 +108,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(UNUSABLE));
         }
     };
-    let outcome = match start_logs(default_log(&cli.command)) {
+    let ready = survive_long_files().and_then(|()| check_clock(SystemTime::now()));
+    let outcome = match ready.and_then(|()| start_logs(default_log(&cli.command))) {
         Ok(logs) => match cli.command {
             Command::Gateway(args) => return args.run(&logs),
             command => {
@@ -126,6 +128,20 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// A file of the greatest length that is allowed (RLIMIT_FSIZE) would end the process by a signal.
+/// Caught, it is an error of the write.
+fn survive_long_files() -> Outcome {
+    signal_hook::flag::register(libc::SIGXFSZ, Arc::default()).map(drop).map_err(failed)
+}
+
+/// Certificates know no time before 1970, nor do the libraries that judge them.
+fn check_clock(now: SystemTime) -> Outcome {
+    match now.duration_since(UNIX_EPOCH) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(failed("this machine's clock stands before 1970: set it, and start again")),
     }
 }
 
