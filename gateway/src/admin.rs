@@ -52,7 +52,9 @@ use std::time::{Duration, Instant};
 use config::{Policy, Relation};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN, WWW_AUTHENTICATE,
+};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -388,6 +390,9 @@ impl Admin {
     /// Judges whether a request may be answered. Who may open the socket needs no token; what comes
     /// by there may come from a browser, over SSH or a proxy.
     fn admit(&self, request: &Request<Incoming>, client: Client) -> Result<(), Refused> {
+        if request.headers().get_all(HOST).iter().count() > 1 {
+            return Err(Refused::Hosts);
+        }
         let hosts = self.config.admin.as_ref().map_or(&[][..], |admin| &admin.hosts);
         if !admission::is_for_us(request.headers(), hosts) {
             return Err(Refused::Host);
@@ -547,6 +552,9 @@ const FOR_BROWSERS: [(&str, &str); 5] = [
 
 fn refuse(refused: Refused) -> Response<Full<Bytes>> {
     match refused {
+        Refused::Hosts => {
+            reply(StatusCode::BAD_REQUEST, TEXT, "more than one Host header (RFC 9112, 3.2)\n".to_owned())
+        }
         Refused::Host => {
             let text = "not for this name: use an address, or enter the name in admin.hosts\n".to_owned();
             reply(StatusCode::MISDIRECTED_REQUEST, TEXT, text)

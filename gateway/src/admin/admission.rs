@@ -262,6 +262,8 @@ impl Listener {
 pub(super) enum Refused {
     /// It is for another host: a web page may have its name point here (DNS rebinding).
     Host,
+    /// It is for several hosts: which one is meant, another reader of it may see otherwise.
+    Hosts,
     /// It lacks the token.
     Token,
 }

@@ -243,6 +243,9 @@ async fn other_paths_and_methods_are_refused() {
         ("POST /status HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n", "HTTP/1.1 405 "),
         ("HEAD /status HTTP/1.1\r\nhost: localhost\r\n\r\n", "HTTP/1.1 200 "),
         ("nonsense\r\n\r\n", "HTTP/1.1 400 "),
+        ("GET /status HTTP/1.1\r\nhost: localhost\r\nHost: evil.example\r\n\r\n", "HTTP/1.1 400 "),
+        ("GET /status HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n", "HTTP/1.1 400 "),
+        ("GET / HTTP/1.1\r\nhost: evil.example\r\nhost: localhost\r\n\r\n", "HTTP/1.1 400 "),
     ] {
         let text = raw(address, request).await;
         assert!(text.starts_with(answer), "{request:?}: {text}");
