@@ -13,7 +13,7 @@ use session::identity::{Date, Identity, IdentityError, IdentityFile};
 use session::schedule::Role;
 
 use crate::lan::usable::{self, Fault};
-use crate::renewal::{SOON, identity_remedy};
+use crate::renewal::{SOON, identity_remedy, linked};
 use crate::retention::wants_retention;
 use live::{Finding, Machine, Running, judge};
 
@@ -166,8 +166,14 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
         let is_pipe = std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file());
         if let Err(error) = if is_pipe { Ok(()) } else { std::fs::File::open(file).map(drop) } {
             missing = true;
-            let help =
-                "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned();
+            let help = match linked(file) {
+                Some(target) => {
+                    format!("it is a link to {}: make that readable, or name another file", target.display())
+                }
+                None => {
+                    "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned()
+                }
+            };
             report.error_at(
                 key,
                 format!("cannot open {}: {error}", file.display()),
@@ -280,6 +286,20 @@ mod tests {
         let report = check(&gateway_file(folder.path(), "a", "lo"));
         assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
         assert!(messages(&report)[0].contains("others may read it (mode 0604)"), "{:?}", messages(&report));
+        // Of a link it is the file behind it that wants another mode.
+        let behind = folder.path().join("behind");
+        fs::rename(&key, &behind).unwrap();
+        std::os::unix::fs::symlink("behind", &key).unwrap();
+        let remedy = |report: &Report| report.problems()[0].remedy().unwrap().to_owned();
+        let help = remedy(&check(&gateway_file(folder.path(), "a", "lo")));
+        let behind_it = fs::canonicalize(&behind).unwrap();
+        assert!(help.contains(&format!("`chmod o= {}`, to which", behind_it.display())), "{help}");
+        fs::rename(&behind, folder.path().join("away")).unwrap();
+        let help = remedy(&check(&gateway_file(folder.path(), "a", "lo")));
+        assert!(help.contains(&format!("it is a link to {}: ", behind.display())), "{help}");
+        fs::rename(folder.path().join("away"), &behind).unwrap();
+        fs::remove_file(&key).unwrap();
+        fs::rename(&behind, &key).unwrap();
         // A group is the operator's choice.
         fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(check(&gateway_file(folder.path(), "a", "lo")).is_valid());

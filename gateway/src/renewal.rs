@@ -10,7 +10,7 @@ mod listener;
 mod looks;
 mod outlook;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -195,11 +195,23 @@ fn told(error: &IdentityError) -> String {
     format!("{}; {}", crate::causes::chain(error), identity_remedy(error))
 }
 
+/// Returns the file that a symbolic link leads to, or where it would be if that is missing; `None`
+/// for what is no link.
+pub(crate) fn linked(path: &Path) -> Option<PathBuf> {
+    let target = std::fs::read_link(path).ok()?;
+    let folder = path.parent().unwrap_or(Path::new(""));
+    Some(std::fs::canonicalize(path).unwrap_or_else(|_| folder.join(target)))
+}
+
 /// Returns what an operator can do about an identity that cannot be used.
 pub(crate) fn identity_remedy(error: &IdentityError) -> String {
     match error {
         IdentityError::Exposed { path, .. } => {
-            format!("`chmod o= {}`, and make new keys if anybody may have read it", path.display())
+            let (target, link) = match linked(path) {
+                Some(target) => (target, format!(", to which {} is a link", path.display())),
+                None => (path.clone(), String::new()),
+            };
+            format!("`chmod o= {}`{link}, and make new keys if anybody may have read it", target.display())
         }
         // No certificate made anew would mend the authority that it is judged by.
         _ if error.file() == Some(IdentityFile::Authority) => {

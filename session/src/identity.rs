@@ -438,6 +438,13 @@ fn read_certificates(path: &Path, file: IdentityFile) -> Result<Vec<CertificateD
     if certificates.is_empty() {
         return Err(file_error(path, file)(rustls_pki_types::pem::Error::NoItemsFound));
     }
+    let is_damaged = |certificate: &CertificateDer<'_>| {
+        let anchor = webpki::anchor_from_trusted_cert(certificate);
+        matches!(anchor, Err(webpki::Error::BadDer | webpki::Error::TrailingData(_)))
+    };
+    if certificates.iter().any(is_damaged) {
+        return Err(IdentityError::Form { file, path: path.to_owned(), form: Form::DamagedCertificate });
+    }
     Ok(certificates)
 }
 
@@ -515,7 +522,11 @@ fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, IdentityError> {
         path: path.to_owned(),
         form,
     })?;
-    PrivateKeyDer::from_pem_slice(&text).map_err(file_error(path, KEY))
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(file_error(path, KEY))?;
+    if provider().key_provider.load_private_key(key.clone_key()).is_err() {
+        return Err(IdentityError::Form { file: KEY, path: path.to_owned(), form: Form::DamagedKey });
+    }
+    Ok(key)
 }
 
 /// Mode bits of a file for all users of the machine.

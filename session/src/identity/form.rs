@@ -23,6 +23,10 @@ pub enum Form {
     NoKey,
     /// No PEM of a certificate.
     NoCertificate,
+    /// PEM whose content is no key.
+    DamagedKey,
+    /// PEM whose content is no certificate.
+    DamagedCertificate,
     /// Neither a file nor a link to one: a pipe, a device, a folder.
     Special,
 }
@@ -43,6 +47,12 @@ impl fmt::Display for Form {
             Self::Request => "holds a certificate request, which an authority has still to sign",
             Self::NoKey => "holds no private key in PEM, which begins with -----BEGIN PRIVATE KEY-----",
             Self::NoCertificate => "holds no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----",
+            Self::DamagedKey => {
+                "has a private key that is damaged, or of a kind that TLS does not use: `openssl pkey -check -noout -in FILE`"
+            }
+            Self::DamagedCertificate => {
+                "has a certificate that is damaged: `openssl x509 -noout -text -in FILE` shows one that is not"
+            }
             Self::Special => "is no regular file",
         })
     }

@@ -178,6 +178,42 @@ fn keys_and_certificates_in_another_form_are_called_what_they_are() {
     assert_eq!(load(dir.path(), &good_key), Some(Form::Special));
 }
 
+/// As long as it should be, and nothing in it is.
+#[test]
+fn garbage_in_pem_is_told_at_the_file_that_holds_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let damaged = |name: &str, by: fn(usize, char) -> char| {
+        let text = std::fs::read_to_string(certificates().join(name)).unwrap();
+        let lines = text.lines().map(|line| match line.starts_with('-') {
+            true => line.to_owned(),
+            false => {
+                line.chars().enumerate().map(|(place, c)| if c == '=' { c } else { by(place, c) }).collect()
+            }
+        });
+        let path = dir.path().join(name);
+        std::fs::write(&path, lines.map(|line| line + "\n").collect::<String>()).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        path
+    };
+    let [certificate, key, authority] = ["a.crt", "a.key", "ca.crt"].map(|name| certificates().join(name));
+    let changes: [fn(usize, char) -> char; 3] = [
+        |_, _| 'A',
+        |place, _| if place % 2 == 0 { 'z' } else { '7' },
+        |place, c| if place > 20 { 'Q' } else { c },
+    ];
+    for by in changes {
+        for (file, paths, form) in [
+            (IdentityFile::Certificate, [&damaged("a.crt", by), &key, &authority], Form::DamagedCertificate),
+            (IdentityFile::Key, [&certificate, &damaged("a.key", by), &authority], Form::DamagedKey),
+            (IdentityFile::Authority, [&certificate, &key, &damaged("ca.crt", by)], Form::DamagedCertificate),
+        ] {
+            let error = Identity::load(paths[0], paths[1], paths[2]).unwrap_err();
+            assert_eq!(error.file(), Some(file), "{error}");
+            assert!(matches!(error, IdentityError::Form { form: told, .. } if told == form), "{error}");
+        }
+    }
+}
+
 #[test]
 fn files_without_a_key_or_certificate_are_told_so() {
     let dir = tempfile::tempdir().unwrap();
