@@ -186,6 +186,7 @@ const OPTIONS: [(i32, &[i32]); 6] = [
             libc::IPV6_RECVPKTINFO,
             libc::IPV6_MTU_DISCOVER,
             libc::IPV6_RECVTCLASS,
+            libc::IPV6_DONTFRAG,
             libc::IPV6_MULTICAST_LOOP,
             libc::IPV6_ADD_MEMBERSHIP,
             libc::IPV6_DROP_MEMBERSHIP,
@@ -301,7 +302,7 @@ fn wide(value: i32) -> u64 {
 mod tests {
     use std::fs::{self, File, OpenOptions};
     use std::io::ErrorKind::PermissionDenied;
-    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+    use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
     use std::os::unix::net::UnixStream;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
@@ -367,6 +368,18 @@ mod tests {
             (sender.join().unwrap(), len)
         });
         assert_eq!(heard, (4, 4));
+    }
+
+    /// QUIC opens its socket behind the filter, of either family.
+    #[test]
+    fn quic_may_set_its_options() {
+        for any in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+            let opened = behind(move || {
+                let socket = UdpSocket::bind((any, 0)).unwrap();
+                quinn_udp::UdpSocketState::new((&socket).into()).map(drop).map_err(|error| error.kind())
+            });
+            assert_eq!(opened, Ok(()), "{any}");
+        }
     }
 
     /// Returns true if the filter refuses the call: not one of these does so by itself.

@@ -115,7 +115,11 @@ pub fn remedy(error: &RunError) -> Option<&'static str> {
         (RunError::Guard(_), Errno::PERM | Errno::ACCESS) => {
             Some("packet mode needs CAP_NET_ADMIN: run as root, or give the unit AmbientCapabilities=")
         }
-        (_, Errno::ACCESS | Errno::PERM) => Some("a port below 1024 needs CAP_NET_BIND_SERVICE"),
+        (_, Errno::ACCESS) => Some("a port below 1024 needs CAP_NET_BIND_SERVICE"),
+        (_, Errno::PERM) => Some(
+            "if security.filter_system_calls = false mends it, the filter lacks a call: tell us which of \
+             `strace -f -Z longhaul gateway ...` ends in EPERM",
+        ),
         (_, Errno::ADDRINUSE) => Some("another process has it: `ss -lnptu` names it"),
         _ => None,
     }
@@ -173,6 +177,7 @@ mod tests {
         assert!(admin.to_string().contains("10.9.0.1:443"));
         for (error, word) in [
             (admin, "CAP_NET_BIND_SERVICE"),
+            (RunError::Bulk { address, source: Errno::PERM.into() }, "filter_system_calls"),
             (lan(Errno::PERM), "CAP_NET_RAW"),
             (RunError::Guard(GuardError::Forward(Errno::PERM.into())), "CAP_NET_ADMIN"),
             (RunError::Bulk { address, source: Errno::ADDRINUSE.into() }, "ss -lnptu"),
