@@ -536,12 +536,13 @@ impl PathStatus {
             human::rate(self.delivered_peak_bits),
             human::span(self.age)
         )?;
+        let lag = || format!(" by up to {} packets or {}", self.lag_packets, human::seconds(self.lag));
+        let lag = (self.lag_packets > 0 || self.lag > 0.0).then(lag);
         writeln!(
             f,
-            "         {} out of order by up to {} packets or {}, {} twice, {} marked CE",
+            "         {} out of order{}, {} twice, {} marked CE",
             human::share(self.reordered),
-            self.lag_packets,
-            human::seconds(self.lag),
+            lag.unwrap_or_default(),
             human::share(self.duplicates),
             human::share(self.ce)
         )?;
