@@ -17,7 +17,7 @@ use rcgen::{
 use rustls_pki_types::UnixTime;
 use schemars::JsonSchema;
 use serde::Serialize;
-use session::identity::{Identity, IdentityError, server_name};
+use session::identity::{Date, Identity, IdentityError, server_name};
 use session::schedule::Role;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -133,6 +133,21 @@ pub enum KeysError {
     /// The clock stands before 1970.
     #[error("the system clock is wrong: {0}")]
     Clock(#[from] SystemTimeError),
+    /// It stands before any gateway of this version ran.
+    #[error("this machine's clock says {0}: set it first, or certificates made now expire years too early")]
+    Early(Date),
+}
+
+/// No gateway of this version ran before, in seconds since 1970: 2025.
+pub const YOUNGEST: u64 = 1_735_689_600;
+
+/// Returns the time since 1970, if it can be the time of today.
+fn today(now: SystemTime) -> Result<Duration, KeysError> {
+    let since = now.duration_since(SystemTime::UNIX_EPOCH)?;
+    match since.as_secs() < YOUNGEST {
+        true => Err(KeysError::Early(Date(UnixTime::since_unix_epoch(since)))),
+        false => Ok(since),
+    }
 }
 
 /// Makes what is asked for, all or, when a file is in the way, nothing.
@@ -141,6 +156,7 @@ pub enum KeysError {
 /// See [`KeysError`].
 pub fn generate(request: &Request<'_>) -> Result<Summary, KeysError> {
     check_names(request.sites)?;
+    today(SystemTime::now())?;
     if exists(request.dir)? && !request.dir.is_dir() {
         return Err(KeysError::NoFolder(request.dir.to_owned()));
     }
@@ -249,7 +265,7 @@ fn params(
     validity: Duration,
 ) -> Result<CertificateParams, KeysError> {
     let mut params = CertificateParams::new(alternative_names)?;
-    let now = date_time_ymd(1970, 1, 1) + SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+    let now = date_time_ymd(1970, 1, 1) + today(SystemTime::now())?;
     params.not_before = now - BACKDATED;
     params.not_after = now + validity;
     params.distinguished_name = rcgen::DistinguishedName::new();

@@ -18,6 +18,7 @@ use session::identity::Date;
 pub(super) use machine::held;
 pub use machine::{Interface, Machine, Running};
 
+use crate::keys::YOUNGEST;
 use crate::lan::rdma;
 use crate::lan::usable::Fault;
 use crate::plan::buffer_needed;
@@ -56,8 +57,6 @@ const SOCKET_BUFFER: u64 = 32 << 20;
 const ROCE_HEADERS: u32 = 80;
 /// Path MTUs of RoCE.
 const PATH_MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
-/// No gateway of this version ran before, in seconds since 1970: 2025.
-const YOUNGEST: u64 = 1_735_689_600;
 
 /// Compares a file with the machine. `most_memory`: bytes that the gateway takes at most.
 pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Finding> {

@@ -22,6 +22,16 @@ fn content(dir: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
+/// Certificates of a machine whose clock is not set would be expired on the day when it is.
+#[test]
+fn nothing_is_made_by_a_clock_that_is_not_set() {
+    let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+    let refused = today(at(86_400)).unwrap_err().to_string();
+    assert!(refused.contains("clock says 1970-01-02T00:00:00Z: set it first"), "{refused}");
+    assert!(today(SystemTime::UNIX_EPOCH - DAY).is_err());
+    assert_eq!(today(at(YOUNGEST)).unwrap().as_secs(), YOUNGEST);
+}
+
 #[test]
 fn makes_an_authority_and_a_certificate_per_site() {
     let dir = tempfile::tempdir().unwrap();
