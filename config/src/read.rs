@@ -560,10 +560,17 @@ pub(crate) fn socket_address(example: &'static str) -> impl Fn(&DeValue<'_>) -> 
     move |value| {
         let text = text(value, example)?;
         let address: SocketAddr = text.parse().map_err(|_| {
-            Wrong::new(
-                "is not an IP address and port",
-                format!("such as {example:?}; host names are not looked up"),
-            )
+            // Only the machine knows the number behind a name.
+            let scope = text.split_once('%').map(|(_, scope)| scope);
+            let is_named =
+                scope.is_some_and(|scope| !scope.starts_with(|first: char| first.is_ascii_digit()));
+            let help = match is_named {
+                true => "behind the % stands the interface's number, as `ip link` shows it: such as \
+                         \"[fe80::1%3]:14791\""
+                    .to_owned(),
+                false => format!("such as {example:?}; host names are not looked up"),
+            };
+            Wrong::new("is not an IP address and port", help)
         })?;
         if address.port() == 0 {
             return Err(Wrong::new("has port 0", format!("name the port, such as {example:?}")));

@@ -6,7 +6,7 @@
 mod machine;
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use config::{ByteSize, Gateway, LanMode, Peer, Rate};
@@ -150,11 +150,22 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
     }
     // All of 127.0.0.0/8 is this machine's, whichever addresses are named.
     let own = if listen.is_loopback() && listen.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { listen };
-    let holder = machine.interfaces.iter().find(|interface| interface.has(listen) || interface.has(own));
-    let Some(holder) = holder else {
+    let scope = match gateway.wan.listen {
+        SocketAddr::V6(listen) => listen.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let mut holders =
+        machine.interfaces.iter().filter(|interface| interface.has(listen) || interface.has(own));
+    let Some(holder) = holders.clone().find(|interface| scope == 0 || scope == interface.index) else {
         let message = format!("this machine does not have the address {listen}");
-        let help = "see `ip addr`; a gateway that is started waits for it";
-        return findings.error("wan.listen", message, "named here", help);
+        let help = match holders.next() {
+            // One that was made again has another number.
+            Some(Interface { name, index, .. }) => {
+                format!("{name}, which has it, has the number {index}, not {scope}")
+            }
+            None => "see `ip addr`; a gateway that is started waits for it".to_owned(),
+        };
+        return findings.error("wan.listen", message, "named here", &help);
     };
     let longest = u32::from(gateway.wan.longest_packet());
     if !gateway.wan.probe_mtu && longest > holder.mtu {

@@ -85,6 +85,8 @@ impl Running {
 pub struct Interface {
     /// Its name.
     pub name: String,
+    /// Its number, which is the scope of link-local addresses.
+    pub index: u32,
     /// Bytes of the longest IP packet.
     pub mtu: u32,
     /// Mbit/s, if it tells.
@@ -161,6 +163,7 @@ fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {
         let RouteNetlinkMessage::NewLink(link) = link else { return None };
         let index = link.header.index;
         let mut interface = Interface {
+            index,
             addresses: addresses.iter().filter_map(|address| address_of(address, index)).collect(),
             ..Interface::default()
         };

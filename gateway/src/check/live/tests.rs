@@ -19,6 +19,7 @@ fn gateway(change: impl Fn(String) -> String) -> Gateway {
 fn machine() -> Machine {
     let interface = |name: &str, mtu, address: &str| Interface {
         name: name.to_owned(),
+        index: if name == "g0" { 2 } else { 3 },
         mtu,
         addresses: vec![address.parse().unwrap()],
         speed: Some(10_000),
@@ -46,6 +47,23 @@ fn machine() -> Machine {
 #[test]
 fn a_good_machine_is_good() {
     assert_eq!(judge(&gateway(|text| text), 2 << 30, &machine()), []);
+}
+
+/// An interface that was made again has another number than the file says.
+#[test]
+fn the_scope_of_a_link_local_address_is_looked_at() {
+    let with = |scope: u32| {
+        gateway(|text| {
+            text.replace("10.9.0.1:14791", &format!("[fe80::1%{scope}]:14791"))
+                .replace("10.9.0.2", "[fe80::2%3]")
+        })
+    };
+    let mut machine = machine();
+    machine.interfaces[1].addresses.push("fe80::1/64".parse().unwrap());
+    assert_eq!(judge(&with(3), 2 << 30, &machine), []);
+    let found = judge(&with(7), 2 << 30, &machine);
+    assert_eq!(found[0].message, "this machine does not have the address fe80::1");
+    assert_eq!(found[0].help, "w0, which has it, has the number 3, not 7");
 }
 
 /// A gateway of the file that runs has its own ports. Without one, another program has.
