@@ -45,7 +45,7 @@ use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
 use splice::{Grouping, Settings};
 use supervisor::{Ask, PART, Stop, Supervisor, pulsing};
-pub use takeover::{FormerInterface, InheritedLock, inherited_lock};
+pub use takeover::{Former, inherited_lock};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
@@ -142,8 +142,8 @@ pub struct Files {
     pub retained: RetainedFiles,
     /// The lock that keeps other gateways off the interface: [`lock`].
     pub lock: Option<UnixListener>,
-    /// The interface of the process before, if this one works on another.
-    pub former: Option<FormerInterface>,
+    /// The interface of the process before.
+    pub former: Former,
     /// Where the keys of bulk data are logged, if anywhere.
     pub key_log: Option<KeyLog>,
     /// The running gateway whose place this one takes.
@@ -329,7 +329,9 @@ async fn set_up(
     let Some((controls, sockets)) = patience::until_there(stop, &teller, bind).await? else {
         return Ok(None);
     };
-    let Some((mut guard, lans)) = local_side(&gateway, heir.as_mut(), stop, &teller).await? else {
+    let Some((mut guard, lans)) =
+        local_side((&gateway, former.is_same()), heir.as_mut(), stop, &teller).await?
+    else {
         return Ok(None);
     };
     let doors = OpenDoors::open(&gateway, doors, heir.as_mut()).await?;
@@ -347,20 +349,19 @@ async fn set_up(
         None => threads.begin_anew().map(|()| controls)?,
     };
     guard.own();
-    former.into_iter().for_each(|former| drop(spawn_blocking(|| former.clear())));
+    drop(spawn_blocking(|| former.clear()));
     let (listener, (admins, serving)) = (doors.renewal(&telemetries), doors.serve(&peers, &requests)?);
     tell_start(&gateway, &telemetries, notifier);
     let each = peers.into_iter().zip(controls).zip(workers);
     let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, &stopping);
-    let (devices, interface) = (Devices::of(&gateway.lan.mode), Interface::of(&gateway.lan, &telemetries));
     Ok(Some(Running {
         threads,
         choosers,
         tasks,
         asks,
         guard,
-        devices,
-        interface,
+        devices: Devices::of(&gateway.lan.mode),
+        interface: Interface::of(&gateway.lan, &telemetries),
         telemetries,
         stopping,
         serving,

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::failure::{Failure, failed, output_failed};
 use crate::admin::{Doors, SOCKET};
 use crate::causes::chain;
-use crate::run::{self, FormerInterface, InheritedLock};
+use crate::run::{self, Former};
 use crate::upgrade::{Heir, NotTaken, Place, executable};
 
 #[derive(Debug, Args)]
@@ -33,8 +33,8 @@ pub(super) struct Beginning {
     pub(super) heir: Option<Heir>,
     /// The lock that keeps other gateways off the interface.
     pub(super) lock: Option<UnixListener>,
-    /// The interface of the running gateway, if it is another one.
-    pub(super) former: Option<FormerInterface>,
+    /// The interface of the running gateway.
+    pub(super) former: Former,
     /// The admin listener's socket and token.
     pub(super) doors: Doors,
 }
@@ -45,7 +45,7 @@ impl TakeOverArgs {
         if !self.take_over {
             let lock = run::lock(&gateway.lan).map_err(failed)?;
             let doors = Doors::open(gateway.admin.as_ref()).map_err(failed)?;
-            return Ok(Some(Beginning { heir: None, lock, former: None, doors }));
+            return Ok(Some(Beginning { heir: None, lock, former: Former::None, doors }));
         }
         let not_taken = |why: NotTaken| failed(chain(&why));
         let path = Doors::path_of_running(gateway.admin.as_ref(), Path::new(SOCKET));
@@ -65,8 +65,8 @@ impl TakeOverArgs {
             tracing::warn!("the gateway stands still for longer, as there is no room to copy ahead: {why}");
         }
         let (lock, former) = match run::inherited_lock(&mut heir, &gateway.lan) {
-            InheritedLock::Same(lock) => (Some(lock), None),
-            InheritedLock::Other(former) => (run::lock(&gateway.lan).map_err(failed)?, former),
+            (None, former) => (run::lock(&gateway.lan).map_err(failed)?, former),
+            inherited => inherited,
         };
         let doors = match heir.take(Place::AdminSocket) {
             Some(socket) => Doors::adopt(admin, socket.into()),

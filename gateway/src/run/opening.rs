@@ -74,9 +74,9 @@ fn peer_addresses(gateway: &config::Gateway) -> Vec<IpAddr> {
 }
 
 /// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to
-/// stop.
+/// stop. `are_shared`: the running gateway has its rules on the same interface.
 pub(super) async fn local_side(
-    gateway: &config::Gateway,
+    (gateway, are_shared): (&config::Gateway, bool),
     mut heir: Option<&mut Heir>,
     stop: &mut oneshot::Receiver<()>,
     teller: &Teller<'_>,
@@ -87,7 +87,7 @@ pub(super) async fn local_side(
         LanMode::Socket { .. } => None,
     };
     // Should this process not take over, the rules are the other's still.
-    guard.iter_mut().for_each(|guard| guard.share(heir.is_some()));
+    guard.iter_mut().for_each(|guard| guard.share(are_shared));
     let open = || open_lan(&gateway.lan, gateway.data_plane.threads, heir.as_deref_mut());
     let lans = patience::until_there(stop, teller, open).await?;
     Ok(lans.map(|lans| (Guarding::new(guard), lans)))

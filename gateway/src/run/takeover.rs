@@ -49,52 +49,50 @@ fn taken_socket(
     Ok(socket.into())
 }
 
-/// The lock that a running gateway has on its LAN interface.
+/// The interface that the process before works on.
 #[derive(Debug)]
-pub enum InheritedLock {
-    /// It works on the interface of these files.
-    Same(UnixListener),
-    /// It works on another one, or has none.
-    Other(Option<FormerInterface>),
+pub enum Former {
+    /// There is none.
+    None,
+    /// This one's, with the same rules.
+    Same,
+    /// Another one, by its name. No gateway begins there as long as its lock lives.
+    Other(String, UnixListener),
 }
 
-/// The interface that the process before worked on, and this one does not. No gateway begins there
-/// as long as it lives.
-#[derive(Debug)]
-pub struct FormerInterface {
-    name: String,
-    _lock: UnixListener,
-}
+impl Former {
+    pub(super) fn is_same(&self) -> bool {
+        matches!(self, Self::Same)
+    }
 
-impl FormerInterface {
-    /// Takes back the rules that the process before has left to this one. Blocks for some system
-    /// calls.
+    /// Takes back the rules that the process before has left to this one, on an interface that this
+    /// one does not work on. Blocks for some system calls.
     pub(super) fn clear(self) {
-        match guard::remove_earlier(&self.name) {
-            Ok(()) => info!(interface = self.name, "rules for the interface used before are taken back"),
+        let Self::Other(interface, lock) = self else { return };
+        match guard::remove_earlier(&interface) {
+            Ok(()) => info!(interface, "rules for the interface used before are taken back"),
             Err(error) => warn!(
-                interface = self.name,
+                interface,
                 "rules for the interface used before remain: {}",
                 crate::causes::chain(&error)
             ),
         }
+        drop(lock);
     }
 }
 
-/// Takes the lock of the LAN's interface.
+/// Takes the lock of the LAN's interface, if the process before works on the same.
 #[must_use]
-pub fn inherited_lock(heir: &mut Heir, lan: &config::Lan) -> InheritedLock {
+pub fn inherited_lock(heir: &mut Heir, lan: &config::Lan) -> (Option<UnixListener>, Former) {
     let Some(lock) = heir.take(Place::Lock).map(UnixListener::from) else {
-        return InheritedLock::Other(None);
+        return (None, Former::None);
     };
     let address = lock.local_addr().ok();
     let there = address.as_ref().and_then(|address| locked_interface(address.as_abstract_name()?));
     match (&lan.mode, there) {
-        (LanMode::Packet { interface }, Some(there)) if interface == there => InheritedLock::Same(lock),
-        (_, there) => {
-            let former = there.map(|there| FormerInterface { name: there.to_owned(), _lock: lock });
-            InheritedLock::Other(former)
-        }
+        (_, None) => (None, Former::None),
+        (LanMode::Packet { interface }, Some(there)) if interface == there => (Some(lock), Former::Same),
+        (_, Some(there)) => (None, Former::Other(there.to_owned(), lock)),
     }
 }
 

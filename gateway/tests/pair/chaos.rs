@@ -141,14 +141,19 @@ fn upgrades_inside() {
 
 /// An upgrade to a file with another LAN interface takes back what guarded the one before.
 fn moves_to_another_interface(pair: &mut Pair, program: &Path) {
-    ip("link add spare mtu 4400 type dummy");
-    ip("link set spare up");
-    ip("addr add 10.0.7.254/24 dev spare");
     let file = pair.testbed.folder().join("a.toml");
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.contains("\"g0\""), "{text}");
     std::fs::write(&file, text.replace("\"g0\"", "\"spare\"")).unwrap();
-    assert!(ip("rule list pref 1").contains("iif g0 "));
+    let rules = ip("rule list pref 1");
+    assert!(rules.contains("iif g0 "), "{rules}");
+    // Whoever does not come to take over takes back what he has put there.
+    assert!(!pair.testbed.upgrade(Site::A, program, PATIENCE).unwrap_or(false), "there is no interface");
+    assert_eq!(ip("rule list pref 1"), rules);
+    ip("link add spare mtu 4400 type veth peer name other");
+    ip("link set spare up");
+    ip("link set other up");
+    ip("addr add 10.0.7.254/24 dev spare");
     assert!(pair.testbed.upgrade(Site::A, program, PATIENCE).unwrap());
     wait_until("rules for the former interface remain", &|| {
         let rules = ip("rule list pref 1");
