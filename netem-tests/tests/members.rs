@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use rand::RngExt as _;
 
+use splice::members::{HostPair, Message, Term};
 use traffic::{HOSTS, Traffic, ip};
 use world::{ALL, SIZE, World, site_of};
 
@@ -37,7 +38,7 @@ fn seeds(usual: Range<u64>) -> Range<u64> {
 /// A world in which all speak.
 fn settled(seed: u64, traffic: Traffic) -> World {
     println!("LONGHAUL_MEMBERS_SEED={seed}");
-    let mut world = World::new(seed, traffic);
+    let mut world = World::new(seed, traffic, 100);
     world.run(Duration::from_secs(5));
     world
 }
@@ -153,6 +154,73 @@ fn members_are_cut_off_and_their_hosts_go_on() {
             check_one_speaker(&world);
         }
     }
+}
+
+/// A gateway whose interface is down still reaches all others. They speak for its hosts.
+#[test]
+fn the_hosts_of_a_gateway_whose_lan_is_down_go_on_by_the_other() {
+    for seed in seeds(0..3) {
+        let mut world = settled(seed, Traffic::new(ONE_PACKET, 4));
+        let node = world.rng.random_range(0..ALL);
+        let routes = world.ways;
+        world.set_lan(node, false);
+        world.ways[site_of(node)] = [Some(1 - node % SIZE); HOSTS];
+        world.run(Duration::from_secs(3));
+        check_progress(&mut world, Duration::from_secs(3));
+        check_one_speaker(&world);
+        let speakers = |world: &World, host: usize| world.speakers(site_of(node), [ip(0, host), ip(1, host)]);
+        assert!((0..HOSTS).all(|host| speakers(&world, host) != [node]));
+        world.set_lan(node, true);
+        world.ways = routes;
+        world.run(Duration::from_secs(4));
+        check_progress(&mut world, Duration::from_secs(3));
+        assert!((0..HOSTS).any(|host| speakers(&world, host) == [node]), "it speaks for nobody");
+        assert_eq!(world.traffic.failed(), 0, "seed {seed}");
+    }
+}
+
+/// Hosts that there are not, in frames and in messages of members, take nobody's place.
+#[test]
+fn floods_of_hosts_that_there_are_not_take_nobodys_place() {
+    for seed in seeds(0..2) {
+        println!("LONGHAUL_MEMBERS_SEED={seed}");
+        let mut world = World::new(seed, Traffic::new(ONE_PACKET, 4), 3 * HOSTS);
+        world.run(Duration::from_secs(5));
+        for _ in 0..3000 {
+            for _ in 0..3 {
+                let host = |world: &mut World, site: usize| ip(site, world.rng.random_range(HOSTS..250));
+                let (one, other) = (host(&mut world, 0), host(&mut world, 1));
+                let (node, outside) = (world.rng.random_range(0..ALL), host(&mut world, 7));
+                let own = [one, other][site_of(node)];
+                let there = [other, one][site_of(node)];
+                for ends in [[own, there], [outside, there], [own, outside], [there, own], [outside, outside]]
+                {
+                    world.inject(node, ends);
+                }
+                let to = (site_of(node) ^ 1) * SIZE + node % SIZE;
+                let (pair, by) = (HostPair::new(own, outside), world.process(node));
+                world.say(node, to, &Message::Claim(pair, Term { count: u64::MAX, by }));
+                world.say(node, to, &Message::Wanted(pair));
+                world.say(node, to, &Message::Wanted(HostPair::new(own, there)));
+            }
+            world.run(Duration::from_millis(1));
+        }
+        check_progress(&mut world, Duration::from_secs(3));
+        check_one_speaker(&world);
+        assert_eq!(world.traffic.failed(), 0);
+        let malformed: u64 = (0..ALL).map(|node| world.stats(node).malformed).sum();
+        assert!(malformed > 1000, "{malformed}");
+    }
+}
+
+/// Only members of the own site hand frames over.
+#[test]
+fn a_frame_that_another_site_hands_over_is_refused() {
+    let mut world = settled(0, Traffic::new(ONE_PACKET, 4));
+    let before = [world.stats(0).not_yet, world.bad_records(0, SIZE)];
+    assert!(world.hand_over(SIZE, 0, [ip(0, 0), ip(1, 0)]));
+    world.run(Duration::from_millis(50));
+    assert_eq!([world.stats(0).not_yet, world.bad_records(0, SIZE)], [before[0], before[1] + 1]);
 }
 
 /// Long messages, and faults in any order: what arrives is right and comes once, and who fails

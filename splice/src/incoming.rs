@@ -54,6 +54,8 @@ fn handle_members(head: Head, body: &[u8], near: &mut NearSide, ctx: &mut Contex
         return;
     };
     match head {
+        // Those of another site have hosts of their own.
+        Head::HandedOver if !ctx.settings.remote.is_empty() => ctx.stats.bad_records += 1,
         Head::HandedOver => members.push_frame(ctx.pool.copy(body)),
         Head::Lives => near.handle_lives(body, ctx),
         _ => members.push_word(body),

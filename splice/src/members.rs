@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use arbiter::Arbiter;
-use claims::Claims;
+use claims::{Claim, Claims};
 use lease::PeerLease;
 
 /// Members of a site at most.
@@ -59,6 +59,12 @@ impl HostPair {
     #[must_use]
     pub fn new(one: IpAddr, other: IpAddr) -> Self {
         Self { low: one.min(other), high: one.max(other) }
+    }
+
+    /// Returns both hosts, the lower address first.
+    #[must_use]
+    pub fn ends(self) -> [IpAddr; 2] {
+        [self.low, self.high]
     }
 
     /// Returns how much a member is meant for the pair: the highest is.
@@ -92,12 +98,35 @@ pub fn owner(pair: HostPair, members: impl IntoIterator<Item = MemberId>) -> Opt
 }
 
 /// The order of take-overs. No two processes have the same term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
-    /// One more than any that the process knew of.
+    /// One more than any that the process knew of; 0 follows the highest.
     pub count: u64,
     /// The process that takes over.
     pub by: Process,
+}
+
+impl Term {
+    /// Returns true if this take-over goes before the other one. Of two counts, the later one is
+    /// less than half of all numbers ahead (RFC 1982). So no count is the last one, and whoever
+    /// invents a high one has no pair for good.
+    #[must_use]
+    pub fn is_above(self, other: Self) -> bool {
+        if self.count == other.count { self.by > other.by } else { is_later(self.count, other.count) }
+    }
+}
+
+/// Returns true if the count comes after the other one. Of two that are half of all numbers apart
+/// it is the greater one.
+fn is_later(count: u64, other: u64) -> bool {
+    const HALF: u64 = 1 << 63;
+    let ahead = count.wrapping_sub(other);
+    (1..HALF).contains(&ahead) || ahead == HALF && count > other
+}
+
+/// Returns the one of two counts that comes after the other.
+fn later(count: u64, other: u64) -> u64 {
+    if is_later(count, other) { count } else { other }
 }
 
 /// A lease, as the peer that gave it numbers them.
@@ -112,8 +141,9 @@ pub struct LeaseId {
 /// A word from one member to another. Whoever drives the core authenticates the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// To members of the own site: this process lives, takes its part, and reaches so many peers.
-    Alive(Reach),
+    /// To members of the own site: this process lives, takes its part towards another site, and
+    /// reaches so many of its members.
+    Alive(Towards, Reach),
     /// To a peer: extend the lease. Nanoseconds since the sender's start.
     Beat(u64),
     /// The peer's answer, with the number of the beat. Without a lease: it has just been started,
@@ -125,7 +155,8 @@ pub enum Message {
     Agreed(HostPair, Term, LeaseId, Since),
     /// The peer does not agree with the first term: it knows of the second.
     Outbid(HostPair, Term, Term),
-    /// The peer asks the holder to fall silent for this term.
+    /// The peer asks the holder to fall silent for this term. If the term is the holder's own, it
+    /// asks whether it still claims the pair.
     Yield(HostPair, Term),
     /// The sender does not speak under any term below this one, nor will it.
     Yielded(HostPair, Term),
@@ -134,6 +165,28 @@ pub enum Message {
     /// A peer to the pair's owner: whoever spoke for the pair has no lease any more.
     Wanted(HostPair),
 }
+
+impl Message {
+    /// Returns the hosts that it is about, if it is about some.
+    #[must_use]
+    pub fn pair(&self) -> Option<HostPair> {
+        match *self {
+            Self::Alive(..) | Self::Beat(_) | Self::Beaten(..) => None,
+            Self::Claim(pair, _)
+            | Self::Agreed(pair, ..)
+            | Self::Outbid(pair, ..)
+            | Self::Yield(pair, _)
+            | Self::Yielded(pair, _)
+            | Self::Release(pair, _)
+            | Self::Wanted(pair) => Some(pair),
+        }
+    }
+}
+
+/// The other site, by a number that all members of this one know it by. A member that has several
+/// other sites reaches each of them by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Towards(pub u32);
 
 /// The number of an agreement, as the peer that agreed counts them. It stays the same as long as
 /// the peer has agreed with nobody else in between.
@@ -147,6 +200,25 @@ pub struct Reach {
     pub steadily: u8,
     /// Peers that it has a lease of, or had one of within the time that a lease lasts.
     pub lately: u8,
+}
+
+impl Reach {
+    /// Bounds it by what may be true where there are so many peers. Another member may know more
+    /// of them, as while one is added to the gateway files, or may lie.
+    fn within(self, peers: usize) -> Self {
+        let most = u8::try_from(peers).unwrap_or(u8::MAX);
+        let steadily = self.steadily.min(most);
+        Self { steadily, lately: self.lately.clamp(steadily, most) }
+    }
+}
+
+/// A frame or a record that came for a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Came {
+    /// The host that sent it.
+    pub from: IpAddr,
+    /// The member that handed it over, if one did.
+    pub handed_by: Option<MemberId>,
 }
 
 /// Times of the core.
@@ -223,10 +295,12 @@ pub enum Fate {
 /// - Messages may be lost, doubled and reordered. Their sender must be authenticated.
 ///
 /// # Bounds
-/// Memory for `pairs` pairs in each of the two roles, and for as many messages.
+/// Memory for `pairs` pairs in each of the two roles, and for as many messages. A pair of which
+/// both hosts were heard gives way to no other; a host and a peer have [shares](roce::hosts).
 #[derive(Debug)]
 pub struct Members {
     me: Process,
+    towards: Towards,
     times: Times,
     started: Instant,
     others: Vec<Other>,
@@ -237,15 +311,25 @@ pub struct Members {
     next_beat: Instant,
     /// When tables are next looked through for what can be forgotten.
     next_sweep: Instant,
-    /// It is about to end, and takes no part any more.
-    is_leaving: bool,
+    part: Part,
     news: News,
 }
 
-/// Pairs whose speaker at the other site has changed.
+/// The part that a member takes in its site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// Its own.
+    Taken,
+    /// None for now: it has no hosts.
+    Hostless,
+    /// None any more: it is about to end.
+    Left,
+}
+
+/// Pairs whose speaker at the other site has changed, and pairs that were displaced here.
 ///
 /// # Bounds
-/// One entry for each pair that the arbiter may know.
+/// One entry for each pair that either table may know.
 #[derive(Debug, Default)]
 struct News(BTreeSet<HostPair>);
 
@@ -278,7 +362,7 @@ impl Members {
     /// each, at most [`MOST_MEMBERS`] count.
     #[must_use]
     pub fn new(
-        me: Process,
+        (me, towards): (Process, Towards),
         others: &[MemberId],
         peers: &[MemberId],
         (times, pairs): (Times, usize),
@@ -288,6 +372,7 @@ impl Members {
         let peers = peers.iter().take(MOST_MEMBERS);
         Self {
             me,
+            towards,
             times,
             started: now,
             others: others
@@ -296,7 +381,7 @@ impl Members {
             peers: peers.map(|peer| PeerLease::new(*peer)).collect(),
             claims: Claims::new(pairs),
             arbiter: Arbiter::new(me.incarnation, pairs, now + times.lease_by_peer()),
-            is_leaving: false,
+            part: Part::Taken,
             news: News::default(),
             out: Outbox { queue: VecDeque::new(), most: pairs.saturating_add(4 * MOST_MEMBERS) },
             next_beat: now,
@@ -338,17 +423,28 @@ impl Members {
     }
 
     fn takes_part(&self, now: Instant) -> bool {
-        !self.is_leaving && now.saturating_duration_since(self.started) >= self.times.dead
+        self.part == Part::Taken && now.saturating_duration_since(self.started) >= self.times.dead
     }
 
     /// The process is about to end: it speaks for no pair any more, and lets its leases run out.
     pub fn leave(&mut self) {
-        self.is_leaving = true;
+        self.part = Part::Left;
     }
 
-    /// Decides what becomes of a frame or a record of the pair. `handed_by`: the member that handed
-    /// it over, if one did.
-    pub fn arrived(&mut self, pair: HostPair, handed_by: Option<MemberId>, now: Instant) -> Fate {
+    /// Takes whether hosts can be reached. As long as they cannot, others speak, but leases go on:
+    /// whoever has not been replaced goes on with its flows.
+    pub fn set_hosts_reached(&mut self, are_reached: bool) {
+        match self.part {
+            Part::Left => {}
+            Part::Taken | Part::Hostless => {
+                self.part = if are_reached { Part::Taken } else { Part::Hostless };
+            }
+        }
+    }
+
+    /// Decides what becomes of a frame or a record of the pair.
+    pub fn arrived(&mut self, pair: HostPair, came: Came, now: Instant) -> Fate {
+        let Came { from, handed_by } = came;
         let owner = owner(pair, self.live(now));
         if owner != Some(self.me.member) {
             return match (handed_by, owner) {
@@ -357,7 +453,16 @@ impl Members {
                 (Some(_), _) => Fate::Stray,
             };
         }
-        let Some(claim) = self.claims.get(pair, now) else { return Fate::Full };
+        if !self.make_room(pair, from) {
+            return Fate::Full;
+        }
+        self.claims.note_sender(pair, from);
+        self.claim(pair, handed_by, now)
+    }
+
+    /// Claims the pair, or goes on to speak for it.
+    fn claim(&mut self, pair: HostPair, handed_by: Option<MemberId>, now: Instant) -> Fate {
+        let Some(claim) = self.claims.used(pair, now) else { return Fate::Full };
         if let Some((by, until)) = claim.outbid() {
             // Who took the pair over leaves it, if that one hands it over.
             if handed_by != Some(by.member) && now < until {
@@ -379,6 +484,19 @@ impl Members {
             }
         }
         Fate::NotYet
+    }
+
+    /// Has a claim for a pair that this host began. Where there are too many, one gives way of
+    /// which only one host was heard. Returns false if there is none.
+    fn make_room(&mut self, pair: HostPair, host: IpAddr) -> bool {
+        let Ok(displaced) = self.claims.enter(pair, host) else { return false };
+        if let Some((displaced, term)) = displaced {
+            self.news.0.insert(displaced);
+            if let Some(term) = term {
+                self.tell_release(displaced, term);
+            }
+        }
+        true
     }
 
     /// Returns true if this member may say something to hosts for the pair.
@@ -416,7 +534,8 @@ impl Members {
         self.arbiter.holder(pair, now)
     }
 
-    /// Returns a pair whose speaker at the other site has changed, by what this member agreed to.
+    /// Returns a pair whose speaker at the other site has changed, by what this member agreed to,
+    /// or that this member does not know any more.
     pub fn poll_news(&mut self) -> Option<HostPair> {
         self.news.0.pop_first()
     }
@@ -432,10 +551,10 @@ impl Members {
     /// Takes a message of a process of either site. What does not come from a known member is
     /// ignored.
     pub fn handle_message(&mut self, from: Process, message: Message, now: Instant) {
-        if let Message::Alive(reach) = message {
-            let mut others = self.others.iter_mut();
+        if let Message::Alive(towards, reach) = message {
+            let mut others = self.others.iter_mut().filter(|_| towards == self.towards);
             if let Some(other) = others.find(|other| other.member == from.member) {
-                (other.heard, other.reach) = (Some(now), reach);
+                (other.heard, other.reach) = (Some(now), reach.within(self.peers.len()));
             }
         } else if let Some(place) = self.peers.iter().position(|peer| peer.member() == from.member) {
             self.handle_peer(from, place, message, now);
@@ -445,7 +564,7 @@ impl Members {
     /// Takes a message of the peer at a place.
     fn handle_peer(&mut self, from: Process, place: usize, message: Message, now: Instant) {
         match message {
-            Message::Alive(_) => {}
+            Message::Alive(..) => {}
             Message::Beat(sent) => {
                 let lease = self.arbiter.beat(from, self.times.lease_by_peer(), now);
                 self.out.push(from.member, Message::Beaten(sent, lease));
@@ -467,19 +586,36 @@ impl Members {
                 }
             }
             Message::Wanted(pair) => {
-                let _ = self.arrived(pair, None, now);
+                // Nobody has sent anything: either host stands for it.
+                if owner(pair, self.live(now)) == Some(self.me.member) && self.make_room(pair, pair.low) {
+                    self.claim(pair, None, now);
+                }
             }
             Message::Outbid(pair, term, by) => {
-                if self.claims.known(pair).is_some_and(|claim| claim.term() == Some(term)) {
+                let is_claimed = self.claims.known(pair).is_some_and(|claim| claim.term() == Some(term));
+                // What is not above a term ends no claim on it.
+                if is_claimed && by.is_above(term) && self.is_of_site(by.by.member) {
                     self.claims.give_way(pair, by, now + self.times.hold_off);
                     self.tell_release(pair, term);
                 }
             }
+            Message::Yield(pair, to) if to.by == self.me => {
+                // It asks whether this member still claims the pair.
+                if self.claims.find(pair).and_then(Claim::term) != Some(to) {
+                    self.out.push(from.member, Message::Release(pair, to));
+                }
+            }
+            Message::Yield(_, to) if !self.is_of_site(to.by.member) => {}
             Message::Yield(pair, to) => {
                 self.claims.give_way(pair, to, now + self.times.hold_off);
                 self.out.push(from.member, Message::Yielded(pair, to));
             }
         }
+    }
+
+    /// Nobody else speaks to hosts here.
+    fn is_of_site(&self, member: MemberId) -> bool {
+        member == self.me.member || self.others.iter().any(|other| other.member == member)
     }
 
     fn tell_release(&mut self, pair: HostPair, term: Term) {
@@ -508,11 +644,11 @@ impl Members {
         if self.takes_part(now) {
             let reach = self.reach(now);
             for other in &self.others {
-                self.out.push(other.member, Message::Alive(reach));
+                self.out.push(other.member, Message::Alive(self.towards, reach));
             }
         }
         let sent = now.saturating_duration_since(self.started).as_nanos();
-        for peer in self.peers.iter().filter(|_| !self.is_leaving) {
+        for peer in self.peers.iter().filter(|_| self.part != Part::Left) {
             self.out.push(peer.member(), Message::Beat(u64::try_from(sent).unwrap_or(u64::MAX)));
         }
         if now >= self.next_sweep {

@@ -12,11 +12,14 @@
 //!   from there, and the peer is told of targets whose requesters may go on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
 
 use crate::Gateway;
 use crate::members::wire::Word;
-use crate::members::{Fate, HostPair, MemberId, Members, Process, Since, Times};
+use crate::members::{Came, Fate, HostPair, MemberId, Members, Message, Process, Since, Times, Towards};
 
 /// Where a frame of the LAN goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +45,12 @@ pub struct SiteStats {
     pub full: u64,
     /// Pairs of hosts whose flows went to another seat, or were forgotten.
     pub moved: u64,
+    /// Messages of members that break the format, or are about hosts that are not the two sites'.
+    pub malformed: u64,
 }
+
+/// The sender and the receiver of a packet.
+pub type Ends = [IpAddr; 2];
 
 /// The parts of a [`Site`]. Members are named with the place of the [`Gateway`] that leads to
 /// them.
@@ -54,6 +62,10 @@ pub struct SiteConfig {
     pub others: Vec<(MemberId, usize)>,
     /// The members of the peer's site.
     pub peers: Vec<(MemberId, usize)>,
+    /// The peer's site, as the other members of this one know it.
+    pub towards: Towards,
+    /// Where the peer's hosts are.
+    pub remote: Vec<IpNet>,
     /// Times of the members.
     pub times: Times,
     /// Pairs of hosts at most; what comes for one more is dropped and counted.
@@ -77,6 +89,7 @@ pub struct Site {
     me: Process,
     others: Vec<(MemberId, usize)>,
     peers: Vec<(MemberId, usize)>,
+    remote: Vec<IpNet>,
     pairs: usize,
     seats: BTreeMap<HostPair, Seat>,
     /// Pairs whose flows are to move.
@@ -114,14 +127,15 @@ impl Site {
     /// A thread's part that has just begun.
     #[must_use]
     pub fn new(config: SiteConfig, now: Instant) -> Self {
-        let SiteConfig { me, others, peers, times, pairs } = config;
+        let SiteConfig { me, others, peers, towards, remote, times, pairs } = config;
         let ids = |members: &[(MemberId, usize)]| members.iter().map(|(member, _)| *member).collect();
         let (other_ids, peer_ids): (Vec<_>, Vec<_>) = (ids(&others), ids(&peers));
         Self {
-            members: Members::new(me, &other_ids, &peer_ids, (times, pairs), now),
+            members: Members::new((me, towards), &other_ids, &peer_ids, (times, pairs), now),
             me,
             others,
             peers,
+            remote,
             pairs,
             seats: BTreeMap::new(),
             moving: BTreeSet::new(),
@@ -132,9 +146,18 @@ impl Site {
     }
 
     /// Decides what becomes of a frame of the LAN. `handed_by`: the member that handed it over, if
-    /// one did. Such a one is never handed over again.
-    pub fn arrived(&mut self, pair: HostPair, handed_by: Option<MemberId>, now: Instant) -> Way {
-        match self.members.arrived(pair, handed_by, now) {
+    /// one did. Such a one is never handed over again. A frame from or to other hosts is nobody's
+    /// here, and the first gateway refuses it.
+    pub fn arrived(&mut self, [from, to]: Ends, handed_by: Option<MemberId>, now: Instant) -> Way {
+        if self.is_remote(from) {
+            self.stats.strays += 1;
+            return Way::Dropped;
+        }
+        if !self.is_remote(to) {
+            return self.peers.first().map_or(Way::Dropped, |(_, gateway)| Way::Here(*gateway));
+        }
+        let pair = HostPair::new(from, to);
+        match self.members.arrived(pair, Came { from, handed_by }, now) {
             Fate::Here => match self.seat(pair, now) {
                 Some(gateway) => return Way::Here(gateway),
                 None => self.stats.not_yet += 1,
@@ -156,8 +179,13 @@ impl Site {
 
     /// Decides whether a packet that a gateway has for a host may go there. If nobody speaks for
     /// the hosts yet, this member is about to.
-    pub fn may_speak(&mut self, pair: HostPair, gateway: usize, now: Instant) -> bool {
-        let fate = self.members.arrived(pair, None, now);
+    pub fn may_speak(&mut self, [from, to]: Ends, gateway: usize, now: Instant) -> bool {
+        if !self.is_remote(from) || self.is_remote(to) {
+            self.stats.strays += 1;
+            return false;
+        }
+        let pair = HostPair::new(from, to);
+        let fate = self.members.arrived(pair, Came { from, handed_by: None }, now);
         let speaks = fate == Fate::Here && self.seat(pair, now) == Some(gateway);
         match fate {
             Fate::Here if speaks => {}
@@ -166,6 +194,16 @@ impl Site {
             Fate::Full => self.stats.full += 1,
         }
         speaks
+    }
+
+    fn is_remote(&self, address: IpAddr) -> bool {
+        self.remote.iter().any(|prefix| prefix.contains(&address))
+    }
+
+    /// Returns true if one of the hosts is at the peer's site, and the other one is not.
+    fn is_between_sites(&self, pair: HostPair) -> bool {
+        let [low, high] = pair.ends();
+        self.is_remote(low) != self.is_remote(high)
     }
 
     /// Returns the gateway that has the flows of two hosts that this member speaks for. `None`:
@@ -205,7 +243,15 @@ impl Site {
     /// Moves the flows that are to move. Returns when to call it again, if it is too early.
     pub fn settle(&mut self, gateways: &mut impl Gateways, now: Instant) -> Option<Instant> {
         while let Some(pair) = self.members.poll_news() {
-            let _ = self.seats.contains_key(&pair) && self.seat(pair, now).is_some();
+            if !self.seats.contains_key(&pair) {
+                continue;
+            }
+            if self.members.knows(pair) {
+                // If they are to move, it notes that.
+                let _ = self.seat(pair, now);
+            } else {
+                self.moving.insert(pair);
+            }
         }
         if self.moving.is_empty() || now < self.next_move {
             return Some(self.next_move).filter(|_| !self.moving.is_empty());
@@ -235,11 +281,16 @@ impl Site {
         None
     }
 
-    /// Takes a message of a member, which its session proves. What breaks the format is ignored.
+    /// Takes a message of a member, which its session proves. What breaks the format, or is about
+    /// other hosts, is ignored and counted.
     pub fn handle_word(&mut self, from: MemberId, word: &Word, now: Instant) {
-        if let Some((incarnation, message)) = word.read() {
-            self.members.handle_message(Process { member: from, incarnation }, message, now);
-        }
+        let read = word.read();
+        let is_ours = |message: &Message| message.pair().is_none_or(|pair| self.is_between_sites(pair));
+        let Some((incarnation, message)) = read.filter(|(_, message)| is_ours(message)) else {
+            self.stats.malformed += 1;
+            return;
+        };
+        self.members.handle_message(Process { member: from, incarnation }, message, now);
     }
 
     /// Returns the next message, and the gateway that leads to the member that it is for.
@@ -286,6 +337,11 @@ impl Site {
     /// Speaks for no hosts any more: the process is about to end. The other members take over.
     pub fn leave(&mut self) {
         self.members.leave();
+    }
+
+    /// Takes whether hosts can be reached. As long as they cannot, the other members speak.
+    pub fn set_hosts_reached(&mut self, are_reached: bool) {
+        self.members.set_hosts_reached(are_reached);
     }
 
     /// Returns the members of this site that take part, as this one sees them.

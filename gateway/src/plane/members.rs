@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use config::Relation;
 use roce::ip::{Received, Reject};
 use splice::Gateway;
-use splice::members::{HostPair, MemberId, Process, Times};
-use splice::site::{Gateways, Site, SiteConfig, Way};
+use splice::members::{MemberId, Process, Times, Towards};
+use splice::site::{Ends, Gateways, Site, SiteConfig, Way};
 
 use super::routes::{Route, Routes};
 use super::{Observer, PeerSide};
@@ -91,6 +91,8 @@ impl Parts {
                 me: Process { member: id(&me.name), incarnation: me.incarnation },
                 others: others.clone(),
                 peers: placed().filter(is_of_site).map(named).collect(),
+                towards: Towards(config::member_number(&name)),
+                remote: peer.remote().to_vec(),
                 times: Times::default(),
                 pairs: me.pairs,
             };
@@ -122,8 +124,7 @@ impl Parts {
             return;
         };
         let addressing = &received.datagram.addressing;
-        let pair = HostPair::new(addressing.src, addressing.dst);
-        match part.site.arrived(pair, handed_by, now) {
+        match part.site.arrived([addressing.src, addressing.dst], handed_by, now) {
             Way::Here(place) => {
                 if let Some(peer) = peers.get_mut(place) {
                     peer.handle_lan(received, packet.len(), now);
@@ -141,7 +142,7 @@ impl Parts {
     /// Returns true if a packet of a peer's side may go to its host.
     pub(super) fn may_speak(&mut self, peer: usize, packet: &[u8], now: Instant) -> bool {
         let Some(part) = self.part_of(peer) else { return true };
-        hosts_of(packet).is_some_and(|pair| part.site.may_speak(pair, peer, now))
+        hosts_of(packet).is_some_and(|ends| part.site.may_speak(ends, peer, now))
     }
 
     /// Takes what members have said, moves flows, and says what is to be said.
@@ -199,6 +200,11 @@ impl Parts {
         self.parts.iter().map(|part| part.site.next_timeout()).min()
     }
 
+    /// Takes whether the LAN can be used.
+    pub(super) fn set_lan_up(&mut self, is_up: bool) {
+        self.parts.iter_mut().for_each(|part| part.site.set_hosts_reached(is_up));
+    }
+
     /// The process is about to end.
     pub(super) fn leave(&mut self) {
         if !std::mem::replace(&mut self.is_leaving, true) {
@@ -244,17 +250,17 @@ fn refuse<O: Observer>(peers: &mut [PeerSide<O>], reject: Reject, packet: &[u8])
 pub(super) const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Returns the hosts of a packet by its IP header.
-fn hosts_of(packet: &[u8]) -> Option<HostPair> {
+fn hosts_of(packet: &[u8]) -> Option<Ends> {
     match packet.first()? >> 4 {
         4 => {
             let (src, rest) = packet.get(12..)?.split_first_chunk::<4>()?;
             let dst = rest.first_chunk::<4>()?;
-            Some(HostPair::new(IpAddr::from(*src), IpAddr::from(*dst)))
+            Some([IpAddr::from(*src), IpAddr::from(*dst)])
         }
         6 => {
             let (src, rest) = packet.get(8..)?.split_first_chunk::<16>()?;
             let dst = rest.first_chunk::<16>()?;
-            Some(HostPair::new(IpAddr::from(*src), IpAddr::from(*dst)))
+            Some([IpAddr::from(*src), IpAddr::from(*dst)])
         }
         _ => None,
     }
@@ -275,7 +281,7 @@ mod tests {
             let mut packet = [0; 200];
             let len = emit(&addressing, 1, &[0; 24], &mut packet).unwrap();
             assert_eq!(Datagram::parse(&packet[..len]).unwrap().addressing.src, src);
-            assert_eq!(hosts_of(&packet[..len]), Some(HostPair::new(src, dst)));
+            assert_eq!(hosts_of(&packet[..len]), Some([src, dst]));
             assert_eq!(hosts_of(&packet[..12]), None);
         }
     }

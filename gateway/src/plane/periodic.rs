@@ -49,6 +49,9 @@ impl<O: Observer> Worker<O> {
         let link = self.lan.check().unwrap_or(Link::Gone);
         let state = if link == Link::Up { 2 } else { 1 };
         self.peers.iter_mut().for_each(|peer| peer.set_lan_up(state));
+        if let Some(members) = &mut self.members {
+            members.set_lan_up(link == Link::Up);
+        }
         // An interface that is gone has none: the last one holds until it is back.
         if let Ok(mtu) = self.lan.mtu()
             && mtu != self.lan_mtu

@@ -9,9 +9,11 @@ use ipnet::IpNet;
 use netem_tests::host::MAX_PACKET;
 use rand::{RngExt as _, SeedableRng};
 use rand_pcg::Pcg64Mcg;
-use roce::ip::Datagram;
-use splice::members::{HostPair, MemberId, Process, Times};
-use splice::site::{Gateways, Site, SiteConfig, Way};
+use roce::ip::{Addressing, Datagram, emit};
+use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
+use splice::members::wire::Word;
+use splice::members::{HostPair, MemberId, Message, Process, Times, Towards};
+use splice::site::{Gateways, Site, SiteConfig, SiteStats, Way};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings, StaleFlow};
 
 use super::traffic::{HOSTS, Traffic};
@@ -84,6 +86,8 @@ pub(crate) struct World {
     pub(crate) deaf: [bool; ALL],
     /// Where packets of a site's hosts go; `None`: anywhere, each time anew.
     pub(crate) ways: [[Option<usize>; HOSTS]; 2],
+    /// Pairs of hosts that a gateway may know.
+    pub(crate) pairs: usize,
     /// WAN packets lost, in thousandths.
     pub(crate) loss: u32,
     pub(crate) traffic: Traffic,
@@ -100,7 +104,7 @@ fn node_at(from: usize, place: usize) -> usize {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, traffic: Traffic) -> Self {
+    pub(crate) fn new(seed: u64, traffic: Traffic, pairs: usize) -> Self {
         let start = Instant::now();
         let mut world = Self {
             rng: Pcg64Mcg::seed_from_u64(seed),
@@ -114,6 +118,7 @@ impl World {
             cut: Default::default(),
             deaf: Default::default(),
             ways: Default::default(),
+            pairs,
             loss: 0,
             traffic,
             handed_over: 0,
@@ -153,8 +158,10 @@ impl World {
             me: Process { member: member(node), incarnation: self.lives },
             others: own.into_iter().map(named).collect(),
             peers: peers.into_iter().map(named).collect(),
+            towards: Towards::default(),
+            remote: vec![IpNet::new_assert([10, 0, 1 - site_of(node) as u8, 0].into(), 24)],
             times: Times::default(),
-            pairs: 100,
+            pairs: self.pairs,
         };
         self.nodes[node] = Some(Node { cores, site: Site::new(config, now), incarnation: self.lives });
     }
@@ -169,6 +176,60 @@ impl World {
     /// Nothing passes between two gateways.
     pub(crate) fn cut_both(&mut self, one: usize, other: usize) {
         (self.cut[one][other], self.cut[other][one]) = (true, true);
+    }
+
+    /// The interface towards hosts comes or goes, and the gateway knows.
+    pub(crate) fn set_lan(&mut self, node: usize, is_up: bool) {
+        self.deaf[node] = !is_up;
+        if let Some(process) = &mut self.nodes[node] {
+            process.site.set_hosts_reached(is_up);
+        }
+    }
+
+    /// A gateway gets a packet of a host, or of somebody in its name.
+    pub(crate) fn inject(&mut self, node: usize, ends: [IpAddr; 2]) {
+        let packet = self.packet(ends);
+        self.arrive(node, &packet, None);
+    }
+
+    /// A gateway hands a packet over to another one, as none would that is honest.
+    pub(crate) fn hand_over(&mut self, from: usize, to: usize, ends: [IpAddr; 2]) -> bool {
+        let (packet, now) = (self.packet(ends), self.now());
+        self.core(from, to).unwrap().hand_over(&packet, now)
+    }
+
+    fn packet(&mut self, [src, dst]: [IpAddr; 2]) -> Vec<u8> {
+        let psn = Psn::new(self.rng.random_range(0..1 << 24));
+        let repr =
+            Repr { bth: Bth::new(Opcode::SendOnly, Qpn::new(77), psn), ext: Ext::None, payload: &[0; 64] };
+        let mut transport = vec![0; repr.buffer_len()];
+        repr.emit(&mut transport).unwrap();
+        let addressing = Addressing { src, dst, src_port: 0xc001, tclass: 0, ttl: 64 };
+        let mut packet = vec![0; MAX_PACKET];
+        let len = emit(&addressing, 1, &transport, &mut packet).unwrap();
+        packet.truncate(len);
+        packet
+    }
+
+    /// A gateway sends a message to another one that its core has not made.
+    pub(crate) fn say(&mut self, from: usize, to: usize, message: &Message) {
+        let now = self.now();
+        let incarnation = self.nodes[from].as_ref().unwrap().incarnation;
+        self.core(from, to).unwrap().send_word(&Word::new(incarnation, message), now);
+    }
+
+    /// Returns what the site of a gateway has counted.
+    pub(crate) fn stats(&self, node: usize) -> SiteStats {
+        self.nodes[node].as_ref().unwrap().site.stats()
+    }
+
+    /// Returns the counts of the records that came to a gateway from another one.
+    pub(crate) fn bad_records(&mut self, node: usize, from: usize) -> u64 {
+        self.core(node, from).unwrap().stats().bad_records
+    }
+
+    pub(crate) fn process(&self, node: usize) -> Process {
+        Process { member: member(node), incarnation: self.nodes[node].as_ref().unwrap().incarnation }
     }
 
     pub(crate) fn kill(&mut self, node: usize) {
@@ -337,8 +398,8 @@ impl World {
         let now = self.now();
         let Some(process) = &mut self.nodes[node] else { return };
         let datagram = Datagram::parse(frame).unwrap();
-        let pair = HostPair::new(datagram.addressing.src, datagram.addressing.dst);
-        match process.site.arrived(pair, handed_by, now) {
+        let ends = [datagram.addressing.src, datagram.addressing.dst];
+        match process.site.arrived(ends, handed_by, now) {
             Way::Here(place) => process.cores.0[place].handle_lan(&datagram, now),
             Way::HandOver(place) => {
                 assert_eq!(handed_by, None, "handed over twice");
@@ -363,7 +424,7 @@ impl World {
             while let Some(len) = core.poll_lan(now, &mut buffer) {
                 let datagram = Datagram::parse(&buffer[..len]).unwrap();
                 let (src, dst) = (datagram.addressing.src, datagram.addressing.dst);
-                if site.may_speak(HostPair::new(src, dst), place, now) && !self.deaf[node] {
+                if site.may_speak([src, dst], place, now) && !self.deaf[node] {
                     self.traffic.host(site_of(node), dst).handle_datagram(&datagram, now);
                 }
             }

@@ -1,7 +1,10 @@
 //! The part for the other site: with which of its members this one agrees.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::{Duration, Instant};
+
+use roce::hosts::ALPHA;
 
 use super::{HostPair, LeaseId, MOST_MEMBERS, MemberId, Message, News, Outbox, Process, Since, Term, owner};
 
@@ -16,8 +19,14 @@ pub(super) struct Arbiter {
     tenants: Vec<Tenant>,
     by_pair: BTreeMap<HostPair, Agreement>,
     most: usize,
+    /// Pairs that each member has begun.
+    shares: BTreeMap<MemberId, usize>,
     /// Counts agreements.
     agreements: u64,
+    /// The last holder that was asked whether it still claims its pair.
+    asked: Option<HostPair>,
+    /// A full table is not looked through again before this.
+    next_look: Instant,
 }
 
 /// A process of the other site, and its lease.
@@ -30,11 +39,13 @@ struct Tenant {
 
 #[derive(Debug)]
 struct Agreement {
+    /// The member that began it.
+    begun_by: MemberId,
     /// The highest term that was claimed.
     highest: Term,
     /// The term agreed to last.
     holder: Option<Holder>,
-    /// When somebody last had a lease who holds the pair, or claims it.
+    /// When the holder last had a lease, or somebody last claimed the pair.
     used: Instant,
 }
 
@@ -50,13 +61,27 @@ struct Holder {
 /// Where the arbiter's words go: messages, and what the own member has to know.
 type Tell<'a> = (&'a mut Outbox, &'a mut News);
 
-/// Processes that may have a lease: some lives of each member.
-const MOST_TENANTS: usize = 4 * MOST_MEMBERS;
+/// Lives of a member that may have a lease.
+const MOST_LIVES: usize = 4;
+const MOST_TENANTS: usize = MOST_LIVES * MOST_MEMBERS;
+/// Holders that are asked in each sweep whether they still claim their pairs.
+const ASKED: usize = 64;
 
 impl Arbiter {
     pub(super) fn new(incarnation: u64, most: usize, abstains_until: Instant) -> Self {
-        let by_pair = BTreeMap::new();
-        Self { incarnation, abstains_until, leases: 0, tenants: Vec::new(), by_pair, most, agreements: 0 }
+        Self {
+            incarnation,
+            abstains_until,
+            leases: 0,
+            tenants: Vec::new(),
+            by_pair: BTreeMap::new(),
+            // A member that is alone has its share of these: as many as it may claim.
+            most: most.saturating_add(most.div_ceil(ALPHA)),
+            shares: BTreeMap::new(),
+            agreements: 0,
+            asked: None,
+            next_look: abstains_until,
+        }
     }
 
     /// Gives or extends a lease; `None`: it is too early, or there are too many.
@@ -65,7 +90,9 @@ impl Arbiter {
             return None;
         }
         self.tenants.retain(|tenant| now < tenant.until);
-        let is_full = self.tenants.len() >= MOST_TENANTS;
+        let is_life = |tenant: &&Tenant| tenant.process.member == from.member;
+        let is_full =
+            self.tenants.len() >= MOST_TENANTS || self.tenants.iter().filter(is_life).count() >= MOST_LIVES;
         let known = self.tenants.iter_mut().find(|tenant| tenant.process == from);
         let count = match known {
             Some(tenant) => {
@@ -110,10 +137,14 @@ impl Arbiter {
         match message {
             Message::Claim(pair, term) => self.claim(pair, term, from, now, tell),
             Message::Yielded(pair, to) => {
-                self.give_up(pair, |term| term.by == from && term < to, now, tell);
+                self.give_up(pair, |term| term.by == from && to.is_above(term), now, tell);
             }
             Message::Release(pair, term) => {
                 self.give_up(pair, |held| term.by == from && held == term, now, tell);
+                let is_last = |agreement: &Agreement| agreement.holder.is_none() && agreement.highest == term;
+                if self.by_pair.get(&pair).is_some_and(is_last) {
+                    self.remove(pair);
+                }
             }
             _ => {}
         }
@@ -122,29 +153,60 @@ impl Arbiter {
     /// Takes a claim: agrees, asks the holder to yield first, or says which term is higher.
     fn claim(&mut self, pair: HostPair, term: Term, from: Process, now: Instant, tell: Tell<'_>) {
         let is_honest = term.by == from && now >= self.abstains_until;
-        if !is_honest || self.lease(from, now).is_none() {
+        if !is_honest || self.lease(from, now).is_none() || !self.make_room(pair, from.member, now) {
             return;
         }
-        if self.by_pair.len() >= self.most && !self.by_pair.contains_key(&pair) {
-            self.forget_void(Duration::ZERO, now);
-            if self.by_pair.len() >= self.most {
-                return;
-            }
+        let begun_by = from.member;
+        let new = || Agreement { begun_by, highest: term, holder: None, used: now };
+        let highest = self.by_pair.get(&pair).and_then(|agreement| self.binding(agreement, now));
+        let agreement = self.by_pair.entry(pair).or_insert_with(new);
+        if let Some(highest) = highest.filter(|highest| highest.is_above(term)) {
+            return tell.0.push(from.member, Message::Outbid(pair, term, highest));
         }
-        let new = Agreement { highest: term, holder: None, used: now };
-        let agreement = self.by_pair.entry(pair).or_insert(new);
-        if agreement.highest > term {
-            return tell.0.push(from.member, Message::Outbid(pair, term, agreement.highest));
-        }
-        agreement.highest = term;
+        (agreement.highest, agreement.used) = (term, now);
         self.settle(pair, now, tell);
+    }
+
+    /// Returns the term that a claim has to be above: the highest of those whose processes have a
+    /// lease. What another process claimed binds nobody: it holds no pair.
+    fn binding(&self, agreement: &Agreement, now: Instant) -> Option<Term> {
+        let highest = Some(agreement.highest).filter(|term| self.lease(term.by, now).is_some());
+        highest.or_else(|| Some(self.valid_holder(agreement, now)?.term))
+    }
+
+    /// Has room for a pair that a member claims. Each has a share by what is free, as
+    /// [hosts](roce::hosts) have.
+    fn make_room(&mut self, pair: HostPair, member: MemberId, now: Instant) -> bool {
+        if self.by_pair.contains_key(&pair) {
+            return true;
+        }
+        if !self.may_begin(member) && now >= self.next_look {
+            self.next_look = now + LOOK_EVERY;
+            self.forget_void(Duration::ZERO, now);
+        }
+        let may_begin = self.may_begin(member);
+        if may_begin {
+            *self.shares.entry(member).or_default() += 1;
+        }
+        may_begin
+    }
+
+    fn may_begin(&self, member: MemberId) -> bool {
+        let own = self.shares.get(&member).copied().unwrap_or(0);
+        own < self.most.saturating_sub(self.by_pair.len()).saturating_mul(ALPHA)
+    }
+
+    fn remove(&mut self, pair: HostPair) {
+        if let Some(agreement) = self.by_pair.remove(&pair) {
+            leave(&mut self.shares, agreement.begun_by);
+        }
     }
 
     /// The holder says that it is silent, if its term is one that this is about.
     fn give_up(&mut self, pair: HostPair, is_it: impl Fn(Term) -> bool, now: Instant, tell: Tell<'_>) {
         let Some(agreement) = self.by_pair.get_mut(&pair) else { return };
         let Some(holder) = agreement.holder.take_if(|holder| is_it(holder.term)) else { return };
-        if agreement.highest > holder.term {
+        if agreement.highest.is_above(holder.term) {
             self.settle(pair, now, tell);
         }
     }
@@ -184,19 +246,46 @@ impl Arbiter {
                 out.push(heir, Message::Wanted(*pair));
             }
         }
+        self.ask_holders(now, out);
+    }
+
+    /// Asks some holders whether they still claim their pairs: a word that they do not may be lost.
+    fn ask_holders(&mut self, now: Instant, out: &mut Outbox) {
+        let from = self.asked.take().map_or(Bound::Unbounded, Bound::Excluded);
+        for (pair, agreement) in self.by_pair.range((from, Bound::Unbounded)).take(ASKED) {
+            if let Some(holder) = self.valid_holder(agreement, now) {
+                out.push(holder.term.by.member, Message::Yield(*pair, holder.term));
+            }
+            self.asked = Some(*pair);
+        }
     }
 
     fn forget_void(&mut self, remembered: Duration, now: Instant) {
         self.tenants.retain(|tenant| now < tenant.until);
-        let tenants = &self.tenants;
+        let Self { tenants, by_pair, shares, .. } = self;
         let is_leased = |process: Process| tenants.iter().any(|tenant| tenant.process == process);
-        self.by_pair.retain(|_, agreement| {
-            let holder = agreement.holder.map(|holder| holder.term.by);
-            if is_leased(agreement.highest.by) || holder.is_some_and(is_leased) {
+        by_pair.retain(|_, agreement| {
+            if agreement.holder.is_some_and(|holder| is_leased(holder.term.by)) {
                 agreement.used = now;
+                return true;
             }
-            let unused = now.saturating_duration_since(agreement.used);
-            agreement.used == now || unused < remembered
+            // A claim that nobody agrees to is made again and again, as long as it is one.
+            let time = if agreement.holder.is_some() { remembered } else { remembered.min(LOOK_EVERY) };
+            let is_kept = now.saturating_duration_since(agreement.used) < time;
+            if !is_kept {
+                leave(shares, agreement.begun_by);
+            }
+            is_kept
         });
+    }
+}
+
+/// How long a claim without an agreement is kept, and between two looks through a full table.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// One of a member's pairs is gone.
+fn leave(shares: &mut BTreeMap<MemberId, usize>, member: MemberId) {
+    if let Some(own) = shares.get_mut(&member) {
+        *own = own.saturating_sub(1);
     }
 }

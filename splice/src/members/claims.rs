@@ -1,21 +1,33 @@
 //! The member's own part: pairs that it speaks for, or would.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use roce::hosts::Hosts;
+use roce::unheard::{Room, Ticket, Unheard};
+
 use super::lease::PeerLease;
-use super::{HostPair, LeaseId, MOST_MEMBERS, Process, Since, Term, Times};
+use super::{HostPair, LeaseId, MOST_MEMBERS, Process, Since, Term, Times, later};
 
 /// All pairs that something came for.
 #[derive(Debug)]
 pub(super) struct Claims {
     by_pair: BTreeMap<HostPair, Claim>,
     most: usize,
+    /// Pairs that each host has begun.
+    hosts: Hosts,
+    /// Pairs of which one host was heard only: they give way to others.
+    unheard: Unheard<HostPair>,
     /// The highest count of a term for a pair that is not in the table. New claims are above it.
     floor: u64,
     /// Counts the times in which a pair was spoken for.
     stands: u64,
 }
+
+/// There is no room for one more pair of this host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
 
 /// A member's claim on one pair.
 #[derive(Debug)]
@@ -24,8 +36,14 @@ pub(super) struct Claim {
     known: u64,
     state: State,
     /// When something last came.
-    used: Instant,
+    used: Option<Instant>,
     stand: Stand,
+    /// The host that began it.
+    host: IpAddr,
+    /// Which of the hosts have been heard, the lower address first.
+    heard: [bool; 2],
+    /// Until both have been.
+    unheard: Option<Ticket>,
 }
 
 /// The last time in which the member spoke for a pair.
@@ -53,17 +71,62 @@ enum State {
 
 impl Claims {
     pub(super) fn new(most: usize) -> Self {
-        Self { by_pair: BTreeMap::new(), most, floor: 0, stands: 0 }
+        let (hosts, unheard) = (Hosts::default(), Unheard::default());
+        Self { by_pair: BTreeMap::new(), most, hosts, unheard, floor: 0, stands: 0 }
     }
 
-    /// Returns the pair's claim for something that came; `None`: there are too many.
-    pub(super) fn get(&mut self, pair: HostPair, now: Instant) -> Option<&mut Claim> {
-        if self.by_pair.len() >= self.most && !self.by_pair.contains_key(&pair) {
-            return None;
+    /// Has a claim for a pair that this host began, if there is none. Returns the pair that gave
+    /// way to it, and its term.
+    pub(super) fn enter(
+        &mut self,
+        pair: HostPair,
+        host: IpAddr,
+    ) -> Result<Option<(HostPair, Option<Term>)>, Full> {
+        if self.by_pair.contains_key(&pair) {
+            return Ok(None);
         }
-        let idle = || Claim { known: self.floor, state: State::Idle, used: now, stand: Stand::default() };
-        let claim = self.by_pair.entry(pair).or_insert_with(idle);
-        claim.used = now;
+        let displaced = match self.unheard.room_for(host, &self.hosts, self.by_pair.len(), self.most) {
+            Room::Free => None,
+            Room::InPlaceOf(other) => self.remove(other).map(|claim| (other, claim.term())),
+            Room::None => return Err(Full),
+        };
+        self.hosts.join(host);
+        let claim = Claim {
+            known: self.floor,
+            state: State::Idle,
+            used: None,
+            stand: Stand::default(),
+            host,
+            heard: [false; 2],
+            unheard: Some(self.unheard.enter(host, pair)),
+        };
+        self.by_pair.insert(pair, claim);
+        Ok(displaced)
+    }
+
+    /// Forgets a claim. A later one has a higher term.
+    fn remove(&mut self, pair: HostPair) -> Option<Claim> {
+        let mut claim = self.by_pair.remove(&pair)?;
+        self.hosts.leave(claim.host);
+        self.unheard.leave(claim.host, &mut claim.unheard);
+        self.floor = later(self.floor, claim.known);
+        Some(claim)
+    }
+
+    /// Takes that one of the hosts has sent something.
+    pub(super) fn note_sender(&mut self, pair: HostPair, from: IpAddr) {
+        let Some(claim) = self.by_pair.get_mut(&pair) else { return };
+        let [low, high] = &mut claim.heard;
+        *(if from == pair.low { low } else { high }) = true;
+        if claim.unheard.is_some() && claim.heard == [true; 2] {
+            self.unheard.leave(claim.host, &mut claim.unheard);
+        }
+    }
+
+    /// Returns the pair's claim for something that came.
+    pub(super) fn used(&mut self, pair: HostPair, now: Instant) -> Option<&mut Claim> {
+        let claim = self.by_pair.get_mut(&pair)?;
+        claim.used = Some(now);
         Some(claim)
     }
 
@@ -97,18 +160,19 @@ impl Claims {
 
     /// Forgets pairs that nothing has come for, and returns the terms that are released with them.
     pub(super) fn forget_idle(&mut self, idle: Duration, now: Instant) -> Vec<(HostPair, Term)> {
-        let is_idle = |_: &HostPair, claim: &mut Claim| now.saturating_duration_since(claim.used) >= idle;
-        let gone: Vec<_> = self.by_pair.extract_if(.., is_idle).collect();
-        self.floor = gone.iter().map(|(_, claim)| claim.known).fold(self.floor, u64::max);
-        gone.into_iter().filter_map(|(pair, claim)| Some((pair, claim.term()?))).collect()
+        let is_idle =
+            |claim: &Claim| claim.used.is_none_or(|used| now.saturating_duration_since(used) >= idle);
+        let gone: Vec<_> =
+            self.by_pair.iter().filter(|(_, claim)| is_idle(claim)).map(|(pair, _)| *pair).collect();
+        gone.into_iter().filter_map(|pair| Some((pair, self.remove(pair)?.term()?))).collect()
     }
 
     /// Takes that another process has a higher term: this one falls silent, if it spoke.
     pub(super) fn give_way(&mut self, pair: HostPair, to: Term, until: Instant) {
         match self.by_pair.get_mut(&pair) {
-            Some(claim) if claim.term().is_none_or(|term| term < to) => claim.outbid_by(to, until),
+            Some(claim) if claim.term().is_none_or(|term| to.is_above(term)) => claim.outbid_by(to, until),
             Some(_) => {}
-            None => self.floor = self.floor.max(to.count),
+            None => self.floor = later(self.floor, to.count),
         }
     }
 }
@@ -148,7 +212,7 @@ impl Claim {
         if let Some(term) = self.term() {
             return term;
         }
-        self.known += 1;
+        self.known = self.known.wrapping_add(1);
         let term = Term { count: self.known, by: me };
         self.state = State::Claimed { term, agreed: Box::new([None; MOST_MEMBERS]), asked: None };
         term
@@ -176,7 +240,7 @@ impl Claim {
 
     /// Falls silent for a higher term.
     pub(super) fn outbid_by(&mut self, term: Term, until: Instant) {
-        self.known = self.known.max(term.count);
+        self.known = later(self.known, term.count);
         self.state = State::Outbid { by: term.by, until };
     }
 }

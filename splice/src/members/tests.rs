@@ -1,5 +1,6 @@
 //! Members of two sites, in a simulated world and one by one.
 
+mod liars;
 mod world;
 
 use std::ops::Range;
@@ -7,7 +8,7 @@ use std::ops::Range;
 use rand::RngExt as _;
 
 use super::*;
-use world::{PAIRS, SIZE, World, id, pair, site};
+use world::{PAIRS, SIZE, World, came, host, id, pair, site};
 
 /// Seeds: `LONGHAUL_MEMBERS_SEED=4711` one, `LONGHAUL_MEMBERS_SEEDS=1000..2000` a range.
 fn seeds(usual: Range<u64>) -> Range<u64> {
@@ -175,7 +176,8 @@ fn said(member: &mut Members) -> Vec<Message> {
 fn alone() -> (Members, Process, LeaseId, Instant) {
     let (times, now) = (Times::default(), crate::test_clock());
     let (me, peer) = (process(MemberId(1), 7), process(MemberId(9), 8));
-    let mut member = Members::new(me, &[], &[peer.member], (times, 2), now);
+    let mut member =
+        Members::new((me, Towards(7)), &[MemberId(2), MemberId(3)], &[peer.member], (times, 2), now);
     let now = now + times.dead;
     member.handle_timeout(now);
     let lease = LeaseId { incarnation: 8, count: 3 };
@@ -190,9 +192,9 @@ fn alone() -> (Members, Process, LeaseId, Instant) {
 #[test]
 fn without_agreement_or_after_the_lease_nothing_is_said() {
     let (mut member, peer, lease, now) = alone();
-    assert_eq!(member.arrived(pair(1), None, now), Fate::NotYet);
+    assert_eq!(member.arrived(pair(1), came(0, 1, None), now), Fate::NotYet);
     let [Message::Claim(_, term)] = said(&mut member)[..] else { panic!("no claim") };
-    assert_eq!(member.arrived(pair(1), None, now), Fate::NotYet);
+    assert_eq!(member.arrived(pair(1), came(0, 1, None), now), Fate::NotYet);
     assert_eq!(said(&mut member), [], "asked a moment ago");
     // Of another term, of another lease, of a stranger.
     let later = Term { count: term.count + 1, ..term };
@@ -203,7 +205,7 @@ fn without_agreement_or_after_the_lease_nothing_is_said() {
     assert!(!member.speaks(pair(1), now));
     member.handle_message(peer, Message::Agreed(pair(1), term, lease, Since(1)), now);
     assert_eq!((member.term(pair(1), now), member.speaks(pair(2), now)), (Some(term), false));
-    assert_eq!(member.arrived(pair(1), None, now), Fate::Here);
+    assert_eq!(member.arrived(pair(1), came(0, 1, None), now), Fate::Here);
     let end = now + Times::default().lease;
     assert!(member.speaks(pair(1), end - Duration::from_nanos(1)) && !member.speaks(pair(1), end));
 }
@@ -211,7 +213,7 @@ fn without_agreement_or_after_the_lease_nothing_is_said() {
 #[test]
 fn who_is_outbid_is_silent_says_so_and_hands_over_once() {
     let (mut member, peer, lease, now) = alone();
-    member.arrived(pair(1), None, now);
+    member.arrived(pair(1), came(0, 1, None), now);
     let [Message::Claim(_, term)] = said(&mut member)[..] else { panic!("no claim") };
     member.handle_message(peer, Message::Agreed(pair(1), term, lease, Since(1)), now);
     let to = Term { count: term.count + 4, by: process(MemberId(2), 1) };
@@ -220,24 +222,31 @@ fn who_is_outbid_is_silent_says_so_and_hands_over_once() {
     // What the peer had said before is void.
     member.handle_message(peer, Message::Agreed(pair(1), term, lease, Since(1)), now);
     assert!(!member.speaks(pair(1), now));
-    assert_eq!(member.arrived(pair(1), None, now), Fate::HandOver(MemberId(2)));
-    assert_eq!(member.arrived(pair(1), Some(MemberId(3)), now), Fate::Stray);
+    assert_eq!(member.arrived(pair(1), came(0, 1, None), now), Fate::HandOver(MemberId(2)));
+    assert_eq!(member.arrived(pair(1), came(0, 1, Some(MemberId(3))), now), Fate::Stray);
     assert_eq!(said(&mut member), []);
     // Who outbid it hands the pair over, or is left in peace for a while.
-    assert_eq!(member.arrived(pair(1), Some(MemberId(2)), now), Fate::NotYet);
+    assert_eq!(member.arrived(pair(1), came(0, 1, Some(MemberId(2))), now), Fate::NotYet);
     let [Message::Claim(_, next)] = said(&mut member)[..] else { panic!("no claim") };
-    assert!(next > to && next.by == term.by);
-    assert_eq!(
-        [member.arrived(pair(2), None, now), member.arrived(pair(3), None, now)],
-        [Fate::NotYet, Fate::Full]
-    );
+    assert!(next.is_above(to) && next.by == term.by);
+    // Pairs of which both hosts were heard make room for no other.
+    for number in [1, 2] {
+        assert_ne!(member.arrived(pair(number), came(0, number, None), now), Fate::Full);
+        assert_ne!(member.arrived(pair(number), came(1, number, None), now), Fate::Full);
+    }
+    assert_eq!(member.arrived(pair(3), came(0, 3, None), now), Fate::Full);
 }
 
 #[test]
 fn a_peer_just_started_agrees_with_nobody_and_a_liar_gets_nothing() {
     let (times, start) = (Times::default(), crate::test_clock());
-    let mut arbiter =
-        Members::new(process(MemberId(9), 8), &[], &[MemberId(1), MemberId(2)], (times, 2), start);
+    let mut arbiter = Members::new(
+        (process(MemberId(9), 8), Towards(7)),
+        &[],
+        &[MemberId(1), MemberId(2)],
+        (times, 2),
+        start,
+    );
     let one = process(MemberId(1), 7);
     let term = Term { count: 1, by: one };
     arbiter.handle_message(one, Message::Beat(5), start);

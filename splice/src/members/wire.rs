@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use super::{HostPair, LeaseId, MemberId, Message, Process, Reach, Since, Term};
+use super::{HostPair, LeaseId, MemberId, Message, Process, Reach, Since, Term, Towards};
 use crate::sixteen::{of_sixteen, to_sixteen};
 
 /// A message and the life of its sender, in its bytes.
@@ -37,7 +37,10 @@ impl Word {
         let mut out = Self { bytes: [0; Self::LONGEST], len: 0 };
         out.number(incarnation);
         match *message {
-            Message::Alive(Reach { steadily, lately }) => out.put(&[1, steadily, lately]),
+            Message::Alive(Towards(site), Reach { steadily, lately }) => {
+                out.put(&[1, steadily, lately]);
+                out.put(&site.to_be_bytes());
+            }
             Message::Beat(sent) => {
                 out.put(&[2]);
                 out.number(sent);
@@ -79,7 +82,8 @@ impl Word {
         let message = match kind {
             1 => {
                 let [steadily, lately] = rest.array()?;
-                Message::Alive(Reach { steadily, lately })
+                let towards = Towards(u32::from_be_bytes(rest.array()?));
+                Message::Alive(towards, Reach { steadily, lately })
             }
             2 => Message::Beat(rest.number()?),
             3 => {
@@ -178,7 +182,7 @@ mod tests {
         let term = Term { count: 7, by: Process { member: MemberId(0xa1), incarnation: 1 << 63 } };
         let lease = LeaseId { incarnation: 5, count: 6 };
         let messages = [
-            Message::Alive(Reach { steadily: 1, lately: 2 }),
+            Message::Alive(Towards(0xb0b1_b2b3), Reach { steadily: 1, lately: 2 }),
             Message::Beat(3),
             Message::Beaten(4, None),
             Message::Beaten(4, Some(lease)),

@@ -21,9 +21,17 @@ const FRAMES: u64 = 15;
 
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
+pub(super) fn host(site: usize, number: usize) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, u8::try_from(site).unwrap(), u8::try_from(number).unwrap()))
+}
+
 pub(super) fn pair(number: usize) -> HostPair {
-    let host = |site: u8| IpAddr::V4(Ipv4Addr::new(10, 0, site, u8::try_from(number).unwrap()));
-    HostPair::new(host(0), host(1))
+    HostPair::new(host(0, number), host(1, number))
+}
+
+/// A frame or a record from the host of a pair at a site.
+pub(super) fn came(site: usize, number: usize, handed_by: Option<MemberId>) -> Came {
+    Came { from: host(site, number), handed_by }
 }
 
 /// Something on its way to a member.
@@ -51,7 +59,9 @@ pub(super) struct Counts {
 
 pub(super) struct Node {
     pub(super) core: Option<Members>,
-    process: Process,
+    pub(super) process: Process,
+    /// Beside what its core says it says what it likes.
+    pub(super) lies: bool,
     /// The local clock: `boot + rate * ticks`.
     boot: Instant,
     rate: f64,
@@ -84,6 +94,8 @@ pub(super) struct World {
     last: BTreeMap<(usize, usize), Term>,
     /// Two members of a site that spoke at once, each with a peer that the other does not reach.
     pub(super) islands: u64,
+    /// Tables may be full of what liars told until then.
+    pub(super) full_until: u64,
     lines: String,
 }
 
@@ -111,6 +123,7 @@ impl World {
         let nodes = (0..2 * SIZE).map(|node| Node {
             core: None,
             process: Process { member: id(node), incarnation: 0 },
+            lies: false,
             boot: start + Duration::from_secs(rng.random_range(0..1000)),
             rate: rng.random_range(0.97..1.03),
         });
@@ -129,6 +142,7 @@ impl World {
             moves: 0,
             last: BTreeMap::new(),
             islands: 0,
+            full_until: 0,
             lines: String::new(),
         };
         world.route();
@@ -157,7 +171,8 @@ impl World {
         each.process.incarnation = incarnation;
         let (own, other) = (node / SIZE, 1 - node / SIZE);
         let limits = (Self::times(), PAIRS);
-        each.core = Some(Members::new(each.process, &site(own), &site(other), limits, now));
+        let me = (each.process, Towards(7));
+        each.core = Some(Members::new(me, &site(own), &site(other), limits, now));
         self.note(&format!("{:?} starts", id(node)));
     }
 
@@ -228,7 +243,61 @@ impl World {
                 core.handle_timeout(now);
             }
             self.flush(node);
+            if self.nodes[node].lies {
+                (0..3).for_each(|_| self.lie(node));
+            }
         }
+    }
+
+    fn has_liars(&self) -> bool {
+        self.nodes.iter().any(|node| node.lies)
+    }
+
+    /// Sends a word that a member made up, to anybody.
+    fn lie(&mut self, node: usize) {
+        let to = self.rng.random_range(0..2 * SIZE);
+        let message = self.made_up();
+        let mut from = self.nodes[node].process;
+        if self.rng.random_bool(0.2) {
+            from.incarnation = self.rng.random();
+        }
+        self.send(node, to, Parcel::Word(from, message));
+    }
+
+    fn made_up(&mut self) -> Message {
+        let of_others = usize::from(self.rng.random_bool(0.1)) * 100;
+        let pair = pair(self.rng.random_range(0..PAIRS) + of_others);
+        let (term, other) = (self.made_up_term(), self.made_up_term());
+        let small = self.rng.random_range(0..5);
+        let incarnation = self.nodes[self.rng.random_range(0..2 * SIZE)].process.incarnation;
+        let lease = LeaseId { incarnation, count: small };
+        match self.rng.random_range(0..10) {
+            0 => Message::Alive(Towards(7), Reach { steadily: self.rng.random(), lately: self.rng.random() }),
+            1 => Message::Beat(self.rng.random()),
+            2 => Message::Beaten(self.rng.random_range(0..60_000_000_000), Some(lease)),
+            3 => Message::Claim(pair, term),
+            4 => Message::Agreed(pair, term, lease, Since(small)),
+            5 => Message::Outbid(pair, term, other),
+            6 => Message::Yield(pair, term),
+            7 => Message::Yielded(pair, term),
+            8 => Message::Release(pair, term),
+            _ => Message::Wanted(pair),
+        }
+    }
+
+    /// A term of anybody's, near the ends of what there is.
+    fn made_up_term(&mut self) -> Term {
+        const HALF: u64 = 1 << 63;
+        let by = self.nodes[self.rng.random_range(0..2 * SIZE)].process;
+        let count = match self.rng.random_range(0..8) {
+            0 => u64::MAX,
+            1 => HALF,
+            2 => HALF - self.rng.random_range(1..4),
+            3 => u64::MAX - self.rng.random_range(0..4),
+            4 => self.rng.random(),
+            _ => self.rng.random_range(0..20),
+        };
+        Term { count, by }
     }
 
     fn flush(&mut self, node: usize) {
@@ -241,7 +310,8 @@ impl World {
     fn arrive(&mut self, node: usize, number: usize, handed_by: Option<MemberId>, is_record: bool) {
         let now = self.nodes[node].clock(self.tick);
         let Some(core) = &mut self.nodes[node].core else { return };
-        let fate = core.arrived(pair(number), handed_by, now);
+        let from = if is_record { 1 - node / SIZE } else { node / SIZE };
+        let fate = core.arrived(pair(number), came(from, number, handed_by), now);
         assert_eq!(fate == Fate::Here, core.speaks(pair(number), now), "{fate:?}");
         let towards = core.towards(pair(number), now);
         match fate {
@@ -266,26 +336,27 @@ impl World {
             }
             Fate::NotYet => self.counts.waited += 1,
             Fate::Stray => self.counts.strays += 1,
-            Fate::Full => panic!("there is room for all pairs"),
+            Fate::Full => assert!(self.has_liars() || self.tick < self.full_until, "there is room for all"),
         }
         self.flush(node);
     }
 
-    /// Returns the members of a site that speak for a pair, and their terms.
+    /// Returns the honest members of a site that speak for a pair, and their terms.
     pub(super) fn speakers(&self, own: usize, number: usize) -> Vec<(usize, Term)> {
         let speaks = |node: usize| {
             let each = &self.nodes[node];
             Some((node, each.core.as_ref()?.term(pair(number), each.clock(self.tick))?))
         };
-        (own * SIZE..(own + 1) * SIZE).filter_map(speaks).collect()
+        (own * SIZE..(own + 1) * SIZE).filter(|node| !self.nodes[*node].lies).filter_map(speaks).collect()
     }
 
-    /// Returns the peers that a member has the agreement of, if it speaks.
+    /// Returns the honest peers that a member has the agreement of, if it speaks.
     fn agreeing(&self, node: usize) -> Vec<MemberId> {
         let each = &self.nodes[node];
         let now = each.clock(self.tick);
         let peers = each.core.iter().flat_map(|core| &core.peers);
-        peers.filter(|peer| peer.valid(now).is_some()).map(PeerLease::member).collect()
+        let valid = peers.filter(|peer| peer.valid(now).is_some()).map(PeerLease::member);
+        valid.filter(|peer| !self.nodes[node_of(*peer)].lies).collect()
     }
 
     /// No peer agrees with two at a time.
@@ -295,7 +366,7 @@ impl World {
                 let speakers = self.speakers(own, number);
                 for (place, (node, term)) in speakers.iter().enumerate() {
                     let agreeing = self.agreeing(*node);
-                    assert!(!agreeing.is_empty());
+                    assert!(!agreeing.is_empty() || self.has_liars());
                     assert_eq!(term.by, self.nodes[*node].process, "another's term");
                     for (other, _) in &speakers[place + 1..] {
                         self.islands += 1;
