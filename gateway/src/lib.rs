@@ -32,5 +32,6 @@ pub mod simulate;
 pub mod steering;
 pub mod telemetry;
 pub mod top;
+mod uninterrupted;
 pub mod upgrade;
 pub mod wan;

@@ -6,6 +6,8 @@ use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
+use crate::uninterrupted::uninterrupted;
+
 /// A routing netlink socket, one request at a time. Synchronous: not for a data-plane thread, whom
 /// the kernel may keep waiting while somebody changes its network configuration.
 #[derive(Debug)]
@@ -39,10 +41,7 @@ impl Netlink {
         self.socket.send(&bytes, 0)?;
         let mut messages = Vec::new();
         loop {
-            let (answer, _) = match self.socket.recv_from_full() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                result => result?,
-            };
+            let (answer, _) = uninterrupted(|| self.socket.recv_from_full())?;
             if self.read(&answer, &mut messages)? {
                 return Ok(messages);
             }

@@ -14,6 +14,8 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::uninterrupted::uninterrupted;
+
 /// Longest text.
 const MOST_TEXT: usize = 64 << 10;
 /// Bytes that a read or a write asks the kernel for at most, so that it ends in time.
@@ -106,18 +108,6 @@ pub(super) struct Message {
     pub(super) descriptor: Option<OwnedFd>,
 }
 
-/// Calls again when a signal has come meanwhile, which is no answer.
-///
-/// Sockets with a timeout fail then, whatever its handler asks for. So they do after a stop.
-pub(super) fn go_on<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
-}
-
 /// One end. It blocks, until its deadline at most.
 ///
 /// A message's body is as long as the reader allows for its kind, or the other end has broken the
@@ -174,7 +164,7 @@ impl Channel {
         header.iter_mut().zip(fields).for_each(|(place, byte)| *place = byte);
         self.stream.set_write_timeout(Some(self.time_left()?))?;
         let sent = match &descriptor {
-            None => go_on(|| self.stream.write(&header))?,
+            None => uninterrupted(|| self.stream.write(&header))?,
             Some(descriptor) => {
                 let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
                 let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -194,7 +184,7 @@ impl Channel {
         while !bytes.is_empty() {
             self.stream.set_write_timeout(Some(self.time_left()?))?;
             let some = bytes.get(..AT_ONCE).unwrap_or(bytes);
-            let sent = go_on(|| self.stream.write(some))?;
+            let sent = uninterrupted(|| self.stream.write(some))?;
             bytes = bytes.get(sent..).unwrap_or_default();
         }
         Ok(())
@@ -253,7 +243,7 @@ impl Channel {
     fn read(&mut self, mut room: &mut [u8]) -> Result<(), Broken> {
         while !room.is_empty() {
             self.stream.set_read_timeout(Some(self.time_left()?))?;
-            let came = go_on(|| self.stream.read(room))?;
+            let came = uninterrupted(|| self.stream.read(room))?;
             if came == 0 {
                 return Err(Broken::Gone);
             }

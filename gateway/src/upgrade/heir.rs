@@ -13,11 +13,12 @@ use rustix::process::geteuid;
 use session::resumption::Resumption;
 use zeroize::Zeroizing;
 
-use super::channel::{Kind, Message, go_on};
+use super::channel::{Kind, Message};
 use super::{
     Broken, Channel, Extent, Hello, NAME, NoRoom, PATH, PREPARE, PROTOCOL, Place, Room, SNAPSHOTS,
     STAND_STILL, Stand, control_group, room,
 };
+use crate::uninterrupted::uninterrupted;
 
 /// Longest head of an HTTP answer.
 const MOST_HEAD: usize = 4 << 10;
@@ -165,7 +166,7 @@ impl Heir {
     /// See [`NotTaken`].
     pub fn connect(path: &Path) -> Result<Self, NotTaken> {
         let nobody = |source| NotTaken::Nobody { path: path.to_owned(), source };
-        let mut stream = go_on(|| UnixStream::connect(path)).map_err(nobody)?;
+        let mut stream = uninterrupted(|| UnixStream::connect(path)).map_err(nobody)?;
         let there = socket_peercred(&stream).map_err(|error| nobody(error.into()))?;
         let own = geteuid();
         if !own.is_root() && !there.uid.is_root() && there.uid != own {
@@ -392,7 +393,7 @@ fn ask(stream: &mut UnixStream) -> io::Result<Result<(), String>> {
     // Nothing behind it may be read.
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        if head.len() >= MOST_HEAD || go_on(|| stream.read(&mut byte))? == 0 {
+        if head.len() >= MOST_HEAD || uninterrupted(|| stream.read(&mut byte))? == 0 {
             return Err(io::ErrorKind::InvalidData.into());
         }
         head.extend(byte);

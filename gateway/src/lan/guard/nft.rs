@@ -10,6 +10,8 @@ use rtnetlink::sys::protocols::NETLINK_NETFILTER;
 use rtnetlink::sys::{Socket, SocketAddr};
 use rustix::io::Errno;
 
+use crate::uninterrupted::uninterrupted;
+
 /// NFNL_SUBSYS_NFTABLES: nftables' number among netfilter's subsystems.
 const NFTABLES: u8 = 10;
 const BATCH_BEGIN: u16 = 0x10;
@@ -128,14 +130,9 @@ impl Table {
         message(&mut bytes, BATCH_END, NLM_F_REQUEST, self.sequence, batch, &[]);
         self.socket.send(&bytes, 0)?;
         loop {
-            match self.socket.recv_from_full() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-                Ok((answer, _)) => {
-                    if let Some(result) = self.read(&answer) {
-                        return result;
-                    }
-                }
+            let (answer, _) = uninterrupted(|| self.socket.recv_from_full())?;
+            if let Some(result) = self.read(&answer) {
+                return result;
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::lan::netns::{HOST_MAC, Ns, Site};
 use crate::lan::packet::tests::Injector;
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::wake::{PollFd, PollFlags, poll};
+use crate::uninterrupted::uninterrupted;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const REMOTE: [&str; 2] = ["10.0.1.0/24", "fd01::/64"];
@@ -24,16 +25,6 @@ fn rules(ns: &Ns) -> Vec<String> {
     let list = ns.ip("rule list") + &ns.ip("-6 rule list");
     // A rule for an interface that is not there (yet) is said to be detached.
     list.lines().filter(|line| line.contains("4791")).map(|line| line.replace(" [detached]", "")).collect()
-}
-
-/// Reading with a timeout is interrupted by signals.
-fn retry<T>(mut read: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match read() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            result => return result,
-        }
-    }
 }
 
 fn nothing_there(socket: &UdpSocket) -> bool {
@@ -130,7 +121,7 @@ impl Way {
 
     fn forwarded(&self, socket: &UdpSocket) -> Vec<u8> {
         let mut bytes = [0; 100];
-        let len = retry(|| socket.recv(&mut bytes)).expect("the kernel forwards it");
+        let len = uninterrupted(|| socket.recv(&mut bytes)).expect("the kernel forwards it");
         bytes[..len].to_vec()
     }
 }
@@ -182,9 +173,9 @@ fn without_a_route_the_host_gets_no_icmp_error() {
         let probe = way.site.gateway.run(|| UdpSocket::bind((gateway, 7000))).unwrap();
         probe.set_read_timeout(Some(PATIENCE)).unwrap();
         way.near.send_to(b"probe", (gateway, 7000)).unwrap();
-        let (_, from) = retry(|| probe.recv_from(&mut [0; 10])).unwrap();
+        let (_, from) = uninterrupted(|| probe.recv_from(&mut [0; 10])).unwrap();
         probe.send_to(b"answer", from).unwrap();
-        retry(|| way.near.recv(&mut [0; 10])).unwrap();
+        uninterrupted(|| way.near.recv(&mut [0; 10])).unwrap();
         assert!(!way.icmp_error());
     }
 }
@@ -320,7 +311,7 @@ fn fragments_of_roce_do_not_leave_unsealed() {
         let way = Way::new(v6, true);
         let arrives = |socket: &UdpSocket| {
             let mut bytes = vec![0; 5000];
-            retry(|| socket.recv(&mut bytes)).expect("the kernel forwards it")
+            uninterrupted(|| socket.recv(&mut bytes)).expect("the kernel forwards it")
         };
         way.send(&long, ROCE_PORT);
         assert_eq!(arrives(&way.roce), long.len(), "without a guard it crosses");
@@ -399,14 +390,14 @@ fn no_fragment_of_roce_leaves_unsealed() {
             count
         };
         way.send(&[0xa5; 4000], ROCE_PORT);
-        retry(|| way.roce.recv(&mut [0; 5000])).unwrap();
+        uninterrupted(|| way.roce.recv(&mut [0; 5000])).unwrap();
         assert!(seen(0xa5) >= 4000, "without a guard");
         let guard = way.site.gateway.run(|| Guard::install("g0", &prefixes(&REMOTE))).unwrap();
         for _ in 0..3 {
             way.send(&[0xa6; 4000], ROCE_PORT);
             way.send(&[0x5a; 4000], ROCE_PORT + 1);
             // Sent by the same thread over the same wire.
-            let length = retry(|| way.other.recv(&mut [0; 5000])).unwrap();
+            let length = uninterrupted(|| way.other.recv(&mut [0; 5000])).unwrap();
             assert_eq!(length, 4000, "other ports' fragments are left alone");
         }
         assert!(seen(0xa6) < 40, "fragments left in spite of the guard");
