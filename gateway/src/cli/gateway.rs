@@ -4,17 +4,19 @@ use std::io::{self};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
 use config::{Content, Gateway, Policy};
 use rustix::process::{Signal as KillSignal, set_parent_process_death_signal};
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tracing::{Level, warn};
 
 use super::failure::{FAILED, Failure, Outcome, failed, unusable};
 use super::takeover::{Beginning, TakeOverArgs};
-use super::{LAST_WORDS, runtime, style, takeover};
+use super::{LAST_WORDS, one_worker, style, takeover};
 use crate::causes::chain;
 use crate::key_log::KeyLogFile;
 use crate::logs::Logs;
@@ -95,7 +97,7 @@ impl GatewayArgs {
         let (announce, announced) = self.take_over.announcer().unzip();
         let path = self.config.clone();
         let files = Files { gateway, policies, path, doors, retained, lock, former, key_log, heir, announce };
-        let runtime = runtime()?;
+        let runtime = lasting_runtime()?;
         let ended = runtime.block_on(async {
             let (stop, stopped) = oneshot::channel();
             let (requests, reloads) = requests::channel();
@@ -120,6 +122,17 @@ impl GatewayArgs {
         runtime.shutdown_background();
         ended
     }
+}
+
+/// Makes a runtime that needs no further thread once it is there.
+///
+/// A blocking task without an idle thread wants a new one, and panics where the system refuses it.
+/// So one thread is there from the beginning, and stays.
+fn lasting_runtime() -> Result<Runtime, Failure> {
+    const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+    let runtime = one_worker(Builder::new_multi_thread().thread_keep_alive(FOR_EVER), 2)?;
+    runtime.block_on(runtime.spawn_blocking(|| ())).map_err(failed)?;
+    Ok(runtime)
 }
 
 /// Before there are threads that would keep what this one gives up.

@@ -37,6 +37,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Parser, Subcommand};
 use config::Style;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::logs::{self, Form, Logs, printable_block};
 use crate::plan::PlanArgs;
@@ -189,21 +190,18 @@ fn start_logs(default: &str) -> Result<Logs, Failure> {
     Logs::start(filter, form).map_err(failed)
 }
 
-/// A runtime that needs no further thread once it is there.
-///
-/// A blocking task without an idle thread wants a new one, and panics where the system refuses it.
-/// So one thread is there from the beginning, and stays.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
-    // The runtime panics without threads. This says why.
-    let spare = || std::thread::Builder::new().spawn(|| ());
-    let spares = [spare().map_err(failed)?, spare().map_err(failed)?];
+/// Makes the runtime of a command that ends soon.
+fn runtime() -> Result<Runtime, Failure> {
+    one_worker(&mut Builder::new_multi_thread(), 1)
+}
+
+/// Builds a runtime of one worker, if the system grants so many threads. The runtime panics without
+/// its worker's; this says why.
+fn one_worker(builder: &mut Builder, threads: usize) -> Result<Runtime, Failure> {
+    let spare = |_| std::thread::Builder::new().spawn(|| ());
+    let spares = (0..threads).map(spare).collect::<Result<Vec<_>, _>>().map_err(failed)?;
     spares.into_iter().for_each(|spare| drop(spare.join()));
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime =
-        builder.worker_threads(1).thread_keep_alive(FOR_EVER).enable_all().build().map_err(failed)?;
-    runtime.block_on(runtime.spawn_blocking(|| ())).map_err(failed)?;
-    Ok(runtime)
+    builder.worker_threads(1).enable_all().build().map_err(failed)
 }
 
 fn style(stream: &impl IsTerminal) -> Style {
