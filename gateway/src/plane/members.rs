@@ -40,7 +40,6 @@ struct Part {
     name: String,
     /// The members of this site that took part when that was last told.
     live: Vec<MemberId>,
-    spoken_for: usize,
 }
 
 /// A worker's peers, as places of gateways.
@@ -96,7 +95,7 @@ impl Parts {
                 times: Times::default(),
                 pairs: me.pairs,
             };
-            parts.push(Part { site: Site::new(config, now), name, live: Vec::new(), spoken_for: 0 });
+            parts.push(Part { site: Site::new(config, now), name, live: Vec::new() });
         }
         let own = std::iter::once((id(&me.name), me.name.clone()));
         let names = own.chain(peers.iter().map(|peer| (id(peer.name()), peer.name().to_owned()))).collect();
@@ -222,7 +221,6 @@ impl Parts {
         for part in parts {
             let mut live: Vec<_> = part.site.live(now).collect();
             live.sort();
-            let spoken_for = part.site.spoken_for(now);
             if live != part.live {
                 let mut members: Vec<_> = live.iter().map(name_of).collect();
                 members.sort_unstable();
@@ -230,12 +228,11 @@ impl Parts {
                 tracing::info!(
                     towards = part.name,
                     members,
-                    pairs = spoken_for,
+                    pairs = part.site.spoken_for(now),
                     "the gateways that take part here have changed; so many pairs of hosts are this one's"
                 );
                 part.live = live;
             }
-            part.spoken_for = spoken_for;
         }
     }
 }
