@@ -668,20 +668,8 @@ fn client_config(identity: &Identity) -> quinn::ClientConfig {
 /// Dials b by hand, says what `greeting` makes of a faultless hello, and waits for b to close the
 /// connection. Returns the code, or none if it was TLS that ended it.
 fn connect(to: &Site, identity: &Identity, greeting: impl FnOnce(Hello) -> Vec<u8>) -> Option<VarInt> {
-    let hello = Hello {
-        site: "a".into(),
-        session: 1,
-        ciphers: Ciphers::detect(&Cipher::ALL),
-        max_datagram: 1472,
-        lanes: 1,
-        threads: 1,
-        resume_for: 0,
-        ticket: None,
-        build: String::new(),
-        remote: Vec::new(),
-        takes_living: false,
-        begins_again: false,
-    };
+    let ciphers = Ciphers::detect(&Cipher::ALL);
+    let hello = Hello { session: 1, ciphers, max_datagram: 1472, ..Hello::plain() };
     let bytes = greeting(hello);
     let closed = patiently(&Runtime::new().unwrap(), async {
         let endpoint = open_towards_all(identity);

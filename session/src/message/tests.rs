@@ -10,6 +10,26 @@ fn encoded(message: &Message) -> Vec<u8> {
     out
 }
 
+impl Hello {
+    /// Says what it must, and no more.
+    pub(crate) fn plain() -> Self {
+        Self {
+            site: "a".into(),
+            session: 7,
+            ciphers: Ciphers::from_wire(3),
+            max_datagram: 9000,
+            lanes: 1,
+            threads: 1,
+            resume_for: 0,
+            ticket: None,
+            build: String::new(),
+            remote: Vec::new(),
+            takes_living: false,
+            begins_again: false,
+        }
+    }
+}
+
 #[test]
 fn golden_bytes() {
     let hello = Message::Hello(Hello {
@@ -88,18 +108,8 @@ fn malformed_messages_are_refused_by_reason() {
 #[test]
 fn fields_that_a_later_revision_adds_are_skipped() {
     let hello = Message::Hello(Hello {
-        site: "a".into(),
-        session: 7,
         ciphers: Ciphers { aegis: true, aes: false, chacha: true, hardware_aes: true, hardware_gcm: false },
-        max_datagram: 9000,
-        lanes: 1,
-        threads: 1,
-        resume_for: 0,
-        ticket: None,
-        build: String::new(),
-        remote: Vec::new(),
-        takes_living: false,
-        begins_again: false,
+        ..Hello::plain()
     });
     let mut bytes = encoded(&hello);
     bytes[3] += 2;
@@ -119,20 +129,7 @@ fn habits_are_bits() {
     for (habits, takes_living, begins_again) in
         [(0, false, false), (1, true, false), (2, false, true), (3, true, true)]
     {
-        let hello = Hello {
-            site: "a".into(),
-            session: 7,
-            ciphers: Ciphers::from_wire(3),
-            max_datagram: 9000,
-            lanes: 1,
-            threads: 1,
-            resume_for: 0,
-            ticket: None,
-            build: String::new(),
-            remote: Vec::new(),
-            takes_living,
-            begins_again,
-        };
+        let hello = Hello { takes_living, begins_again, ..Hello::plain() };
         let mut bytes = encoded(&Message::Hello(hello.clone()));
         assert_eq!(bytes.last(), Some(&habits));
         *bytes.last_mut().unwrap() |= 0xfc;
@@ -143,20 +140,7 @@ fn habits_are_bits() {
 #[test]
 fn a_build_that_cannot_be_shown_is_none() {
     let named = |build: &str| {
-        let hello = Hello {
-            site: "a".into(),
-            session: 7,
-            ciphers: Ciphers::from_wire(3),
-            max_datagram: 9000,
-            lanes: 1,
-            threads: 1,
-            resume_for: 0,
-            ticket: None,
-            build: build.into(),
-            remote: Vec::new(),
-            takes_living: true,
-            begins_again: true,
-        };
+        let hello = Hello { build: build.into(), ..Hello::plain() };
         match Message::decode(&encoded(&Message::Hello(hello))) {
             Ok(Some((Message::Hello(hello), _))) => hello.build,
             other => panic!("{other:?}"),
