@@ -8,18 +8,20 @@
     reason = "a test that cannot go on fails"
 )]
 
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gateway::admin::Status;
 use soft_nic::QpConfig;
-use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload, run_pair};
+use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const TICK: Duration = Duration::from_millis(20);
+#[path = "sites/processes.rs"]
+mod processes;
+
+use processes::{PATIENCE, complete, done, longhaul, start_gateway, wait_until};
+
 /// Those of the first site, and then those of the other.
 const NAMES: [&str; 4] = ["a1", "a2", "b1", "b2"];
 const HOSTS: usize = 6;
@@ -72,21 +74,16 @@ impl Sites {
         self.folder.path().join(format!("{}.toml", NAMES[node]))
     }
 
+    fn log_path(&self, node: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{}.log", NAMES[node]))
+    }
+
     fn log(&self, node: usize) -> String {
-        let log = self.folder.path().join(format!("{}.log", NAMES[node]));
-        std::fs::read_to_string(log).unwrap_or_default()
+        std::fs::read_to_string(self.log_path(node)).unwrap_or_default()
     }
 
     fn gateway(&self, node: usize) -> Child {
-        let log = self.folder.path().join(format!("{}.log", NAMES[node]));
-        Command::new(env!("CARGO_BIN_EXE_longhaul"))
-            .args(["gateway", "--with-parent", "--config"])
-            .arg(self.path(node))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::options().create(true).append(true).open(log).unwrap())
-            .spawn()
-            .unwrap()
+        start_gateway(&self.path(node), &self.log_path(node))
     }
 
     fn wan(&self, node: usize) -> SocketAddr {
@@ -138,29 +135,22 @@ impl Sites {
     }
 
     fn wait_for_sessions(&self) {
-        let end = Instant::now() + PATIENCE;
         for node in 0..4 {
             for peer in (0..4).filter(|peer| *peer != node) {
-                while !self.status(node, peer).is_some_and(|status| status.is_up()) {
-                    assert!(Instant::now() < end, "{}", self.log(node));
-                    std::thread::sleep(TICK);
-                }
+                let status = || self.status(node, peer);
+                wait_until(|| status().is_some_and(|status| status.is_up()), || self.log(node));
             }
         }
     }
 
     /// Waits until a gateway has told this of who takes part.
     fn wait_for_members(&self, node: usize, members: &str) {
-        let end = Instant::now() + PATIENCE;
         let is_told = || {
             let log = self.log(node);
             let last = log.lines().rfind(|line| line.contains("that take part here have changed"));
             last.is_some_and(|line| line.contains(members))
         };
-        while !is_told() {
-            assert!(Instant::now() < end, "{members}: {}", self.log(node));
-            std::thread::sleep(TICK);
-        }
+        wait_until(is_told, || format!("{members}: {}", self.log(node)));
     }
 
     /// Begins a transfer between two hosts, which send to these gateways.
@@ -212,19 +202,6 @@ impl Drop for Sites {
     }
 }
 
-/// Runs the program; whether it ended well, and what it printed.
-fn longhaul(args: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_longhaul")).args(args).output().unwrap();
-    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    (output.status.success(), String::from_utf8(text).unwrap())
-}
-
-fn complete([client, server]: [Endpoint; 2], messages: u64) {
-    let (client, server) = run_pair(client, server).unwrap();
-    assert!(client.is_clean() && client.messages == 2 * messages, "{client}");
-    assert!(server.is_clean() && server.messages > 0, "{server}");
-}
-
 /// Hosts of both sites send to either gateway, whoever speaks for them.
 #[test]
 fn packets_at_any_gateway_come_to_the_one_that_speaks() {
@@ -235,7 +212,7 @@ fn packets_at_any_gateway_come_to_the_one_that_speaks() {
         let through = |host: usize| [host % 2, 2 + host / 2 % 2];
         let transfers: Vec<_> =
             (0..HOSTS).map(|host| sites.transfer(host, through(host), MESSAGES)).collect();
-        transfers.into_iter().for_each(|transfer| complete(transfer, MESSAGES));
+        transfers.into_iter().for_each(|transfer| complete(transfer, 2 * MESSAGES));
         assert_eq!(sites.failed(), 0);
         // Each gateway spoke for some.
         for (node, name) in NAMES.iter().enumerate() {
@@ -258,26 +235,19 @@ fn the_hosts_of_a_gateway_that_dies_go_on_by_the_other() {
     // Routes lead to those that live.
     let transfers: Vec<_> =
         (0..HOSTS).map(|host| sites.transfer(host, [1, 2 + host % 2], MESSAGES)).collect();
-    let done = |nth: usize| transfers[nth][0].progress().messages.load(Ordering::Relaxed);
-    let wait_until = |what: &str, reached: &dyn Fn() -> bool| {
-        let end = Instant::now() + PATIENCE;
-        while !reached() {
-            assert!(Instant::now() < end, "{what}: {:?}", (0..HOSTS).map(done).collect::<Vec<_>>());
-            std::thread::sleep(TICK);
-        }
-    };
-    wait_until("not all transfers start", &|| (0..HOSTS).all(|nth| done(nth) > 100));
+    let done = |nth: usize| done(&transfers[nth][0]);
+    let said = |what: &str| format!("{what}: {:?}", (0..HOSTS).map(done).collect::<Vec<_>>());
+    wait_until(|| (0..HOSTS).all(|nth| done(nth) > 100), || said("not all transfers start"));
     let opened = |peer: usize| sites.status(0, peer).unwrap().flows.opened;
     assert!(opened(2) + opened(3) > 0, "who dies spoke for nobody");
     let mut dead = sites.gateways[0].take().unwrap();
     dead.kill().unwrap();
     dead.wait().unwrap();
     let before: Vec<_> = (0..HOSTS).map(done).collect();
-    wait_until("not all go on", &|| {
-        (0..HOSTS).all(|nth| done(nth) > before[nth] + 50 || done(nth) == 2 * MESSAGES)
-    });
+    let goes_on = |nth: usize| done(nth) > before[nth] + 50 || done(nth) == 2 * MESSAGES;
+    wait_until(|| (0..HOSTS).all(goes_on), || said("not all go on"));
     sites.wait_for_members(1, "members=a2");
     sites.gateways[0] = Some(sites.gateway(0));
     sites.wait_for_members(1, "a1, a2");
-    transfers.into_iter().for_each(|transfer| complete(transfer, MESSAGES));
+    transfers.into_iter().for_each(|transfer| complete(transfer, 2 * MESSAGES));
 }

@@ -9,23 +9,24 @@
     reason = "a test that cannot go on fails"
 )]
 
-use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use gateway::admin::Status;
 use link_emulator::{Port, Relay, RelaySpec};
 use rustix::process::{Pid, Signal, kill_process};
 use soft_nic::QpConfig;
-use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload, run_pair};
+use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload};
 
+#[path = "sites/processes.rs"]
+mod processes;
 #[path = "sites/taken.rs"]
 mod taken;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const TICK: Duration = Duration::from_millis(20);
+use processes::{PATIENCE, TICK, complete, done, longhaul, start_gateway, wait_until};
+
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const PAIRS: [[usize; 2]; 3] = [[0, 1], [0, 2], [1, 2]];
 /// Ports of the first three sites; each further three have others.
@@ -118,16 +119,12 @@ impl Sites {
         self.folder.path().join(format!("{}.toml", NAMES[site]))
     }
 
+    fn log(&self, site: usize) -> std::path::PathBuf {
+        self.folder.path().join(format!("{}.log", NAMES[site]))
+    }
+
     fn gateway(&self, site: usize) -> Child {
-        let log = self.folder.path().join(format!("{}.log", NAMES[site]));
-        Command::new(env!("CARGO_BIN_EXE_longhaul"))
-            .args(["gateway", "--with-parent", "--config"])
-            .arg(self.path(site))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::options().create(true).append(true).open(log).unwrap())
-            .spawn()
-            .unwrap()
+        start_gateway(&self.path(site), &self.log(site))
     }
 
     fn file(&self, site: usize, threads: u8, lanes: u8) -> String {
@@ -176,17 +173,12 @@ impl Sites {
     }
 
     fn wait_for(&self, what: &str, site: usize, peer: usize, wanted: impl Fn(&Status) -> bool) {
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let status = self.status(site, peer);
-            if status.as_ref().is_some_and(&wanted) {
-                return;
-            }
-            let log = self.folder.path().join(format!("{}.log", NAMES[site]));
-            let log = || std::fs::read_to_string(&log).unwrap_or_default();
-            assert!(Instant::now() < end, "{what} at {}: {status:?}\n{}", NAMES[site], log());
-            std::thread::sleep(TICK);
-        }
+        let status = || self.status(site, peer);
+        let log = || std::fs::read_to_string(self.log(site)).unwrap_or_default();
+        wait_until(
+            || status().as_ref().is_some_and(&wanted),
+            || format!("{what} at {}: {:?}\n{}", NAMES[site], status(), log()),
+        );
     }
 
     fn wait_for_sessions(&self) {
@@ -256,31 +248,6 @@ impl Drop for Sites {
     }
 }
 
-/// Runs the program; whether it ended well, and what it printed.
-fn longhaul(args: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_longhaul")).args(args).output().unwrap();
-    let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    (output.status.success(), String::from_utf8(text).unwrap())
-}
-
-fn done(client: &Endpoint) -> u64 {
-    client.progress().messages.load(Ordering::Relaxed)
-}
-
-fn wait_until(what: &str, reached: &dyn Fn() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !reached() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(TICK);
-    }
-}
-
-fn complete([client, server]: [Endpoint; 2], messages: u64) {
-    let (client, server) = run_pair(client, server).unwrap();
-    assert!(client.is_clean() && client.messages == 3 * messages, "{client}");
-    assert!(server.is_clean() && server.messages > 0, "{server}");
-}
-
 /// One site is cut off under load. The two others carry on as if nothing was, and its own flows go
 /// on when it is back. Every transfer's contents are checked.
 #[test]
@@ -291,7 +258,8 @@ fn a_site_that_is_cut_off_disturbs_no_other() {
         let transfers: Vec<_> =
             (1..).zip(PAIRS).map(|(index, pair)| sites.transfer(pair, index, MESSAGES)).collect();
         let client = |nth: usize| &transfers[nth][0];
-        wait_until("not all transfers start", &|| (0..3).all(|nth| done(client(nth)) > 30));
+        let said = |what: &str| format!("{what}: {:?}", [0, 1, 2].map(|nth| done(client(nth))));
+        wait_until(|| (0..3).all(|nth| done(client(nth)) > 30), || said("not all transfers start"));
         sites.cut(2, CUT);
         for (site, peer) in [(0, 2), (1, 2), (2, 0), (2, 1)] {
             sites.wait_for("the session is not lost", site, peer, |status| status.session.state == "lost");
@@ -299,7 +267,7 @@ fn a_site_that_is_cut_off_disturbs_no_other() {
         // What was under way has come by now.
         let stuck = [1, 2].map(|nth| done(client(nth)));
         let before = done(client(0));
-        wait_until("the other sites' transfer does not go on", &|| done(client(0)) > before + 200);
+        wait_until(|| done(client(0)) > before + 200, || said("the other sites' transfer does not go on"));
         assert_eq!([1, 2].map(|nth| done(client(nth))), stuck, "of a site that is cut off");
         for (site, peer) in [(0, 1), (1, 0)] {
             let status = sites.status(site, peer).unwrap();
@@ -308,7 +276,7 @@ fn a_site_that_is_cut_off_disturbs_no_other() {
         }
         sites.cut(2, LINK);
         for transfer in transfers {
-            complete(transfer, MESSAGES);
+            complete(transfer, 3 * MESSAGES);
         }
         for [one, other] in PAIRS {
             for (site, peer) in [(one, other), (other, one)] {
@@ -327,7 +295,7 @@ fn a_site_that_is_cut_off_disturbs_no_other() {
 fn each_peer_is_told_of_by_its_name() {
     let mut sites = Sites::start(2, 1, 1);
     let transfers = [sites.transfer([0, 1], 1, 60), sites.transfer([0, 2], 2, 20)];
-    transfers.into_iter().zip([60, 20]).for_each(|(transfer, messages)| complete(transfer, messages));
+    transfers.into_iter().zip([60, 20]).for_each(|(transfer, messages)| complete(transfer, 3 * messages));
     let admin = sites.admin(0);
     let (is_up, shown) = longhaul(&["status", "--admin", &admin]);
     assert!(is_up && shown.contains("peer     b at") && shown.contains("peer     c at"), "{shown}");

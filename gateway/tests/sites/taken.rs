@@ -5,6 +5,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use netem_tests::sim::{Liar, Lie, Reach};
 use roce::ip::Addressing;
@@ -174,7 +175,10 @@ fn a_peer_taken_over_has_its_own_flows_and_no_more() {
     for sequence in 0..300 {
         taken.send(&in_the_name_of(OTHER, sequence + 1, 0x10_0000 + sequence % 3));
     }
-    wait_until("what is said in others' names is not counted", &|| malformed() >= honest + 100);
+    wait_until(
+        || malformed() >= honest + 100,
+        || format!("what is said in others' names is not counted: {}", malformed()),
+    );
     let is_over = AtomicBool::new(false);
     let (is_over, sites) = (&is_over, &sites);
     let highest = std::thread::scope(|scope| {
@@ -202,7 +206,7 @@ fn a_peer_taken_over_has_its_own_flows_and_no_more() {
     });
     println!("{before} bytes before, {highest} at most, bound {most}");
     assert!(highest <= most + before.max(BESIDE), "{highest} of {most}");
-    complete([client, server], MESSAGES);
+    complete([client, server], 3 * MESSAGES);
     let opened = sites.counted(LIED_TO, TAKEN, "longhaul_wan_opened_packets_total");
     assert!(opened > OF_EACH * Lie::ALL.len() as u64 / 2, "{opened}: the lies were not heard");
 }
