@@ -26,13 +26,11 @@ const ONE_PACKET: u32 = 1024;
 
 /// Seeds: `LONGHAUL_MEMBERS_SEED=4711` one, `LONGHAUL_MEMBERS_SEEDS=1000..2000` a range.
 fn seeds(usual: Range<u64>) -> Range<u64> {
-    let number = |text: &str| text.parse::<u64>().unwrap();
     if let Ok(one) = std::env::var("LONGHAUL_MEMBERS_SEED") {
-        return number(&one)..number(&one) + 1;
+        let one = one.parse().unwrap();
+        return one..one + 1;
     }
-    let Ok(range) = std::env::var("LONGHAUL_MEMBERS_SEEDS") else { return usual };
-    let (first, end) = range.split_once("..").unwrap();
-    number(first)..number(end)
+    netem_tests::seeds("LONGHAUL_MEMBERS_SEEDS", usual)
 }
 
 /// A world in which all speak.

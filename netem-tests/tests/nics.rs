@@ -12,6 +12,7 @@
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,10 +88,8 @@ fn play_seed(seed: u64) -> Result<Seed, String> {
     })
 }
 
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("LONGHAUL_SIM_SEEDS") else { return 0..count };
-    let bounds = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    bounds.unwrap_or_else(|| panic!("LONGHAUL_SIM_SEEDS is `from..to`, not {text}"))
+fn seeds(count: u64) -> Range<u64> {
+    netem_tests::seeds("LONGHAUL_SIM_SEEDS", 0..count)
 }
 
 /// The outcome of many seeds.
@@ -134,11 +133,7 @@ impl Sum {
 
 const COMMAND: &str = "cargo test -p netem-tests --release --test nics";
 
-fn play_all(
-    seeds: std::ops::Range<u64>,
-    play: fn(u64) -> Result<Seed, String>,
-    again: fn(u64) -> String,
-) -> Sum {
+fn play_all(seeds: Range<u64>, play: fn(u64) -> Result<Seed, String>, again: fn(u64) -> String) -> Sum {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
@@ -257,7 +252,7 @@ fn spoofed(seed: u64, reach: Option<u32>) -> Crowd {
 }
 
 /// Plays crowds with somebody on both LANs who sends in the hosts' names.
-fn spoof(seeds: std::ops::Range<u64>, reach: Option<u32>, route: Route) -> Believed {
+fn spoof(seeds: Range<u64>, reach: Option<u32>, route: Route) -> Believed {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Believed::default()));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(2, usize::from) {

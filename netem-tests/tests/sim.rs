@@ -19,6 +19,7 @@ mod refusal;
 #[path = "sim/upgrade.rs"]
 mod upgrade;
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,10 +48,8 @@ fn play(scenario: Scenario) -> Result<Report, String> {
     })
 }
 
-fn seeds(count: u64) -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("LONGHAUL_SIM_SEEDS") else { return 0..count };
-    let bounds = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
-    bounds.unwrap_or_else(|| panic!("LONGHAUL_SIM_SEEDS is `from..to`, not {text}"))
+fn seeds(count: u64) -> Range<u64> {
+    netem_tests::seeds("LONGHAUL_SIM_SEEDS", 0..count)
 }
 
 #[test]
