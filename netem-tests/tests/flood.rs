@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
 
+use std::time::Duration;
+
 use netem_tests::flood::FloodKind;
 use netem_tests::sim::{Neighbour, Neighbours};
 
@@ -59,4 +61,35 @@ fn a_host_that_floods_by_ipv6_has_its_share_and_no_more() {
 fn a_host_that_floods_a_link_with_losses_has_its_share_and_no_more() {
     let failed = table(plan("delay 5ms loss 0.5%"));
     assert!(failed.is_empty(), "{failed:#?}");
+}
+
+/// Hosts that send at once.
+const HOSTS: usize = 64;
+/// The least of Jain's index of fairness (DEC-TR-301), 1 if all have the same, and 1 / [`HOSTS`] if
+/// one has all.
+const LEAST_INDEX: f64 = 0.95;
+
+fn jain(shares: &[f64]) -> f64 {
+    let (sum, squares): (f64, f64) = (shares.iter().sum(), shares.iter().map(|share| share * share).sum());
+    sum * sum / (shares.len() as f64 * squares)
+}
+
+/// All hosts of a site send to one of the other, by one class: thirteen times as much as the link
+/// takes in a round trip.
+#[test]
+fn hosts_that_send_to_one_at_once_have_the_same() {
+    let wan = plan("delay 5ms loss 0.1%");
+    let time = Duration::from_secs(1);
+    let plan = Neighbours { rate: 1_000_000_000, honest: HOSTS, incast: true, time, ..wan };
+    let all = plan.play_all().unwrap();
+    let shares: Vec<_> = all.iter().map(|neighbour| neighbour.goodput).collect();
+    let (sum, index) = (shares.iter().sum::<f64>(), jain(&shares));
+    let least = shares.iter().copied().fold(f64::MAX, f64::min) * HOSTS as f64 / sum;
+    let worst = all.iter().map(|neighbour| neighbour.p99).max().unwrap();
+    println!("| goodput, of the link | Jain's index | least, of an even share | p99, worst |");
+    println!("|--:|--:|--:|--:|");
+    println!("| {sum:.2} | {index:.3} | {least:.2} | {worst:?} |");
+    assert_eq!(all.len(), HOSTS);
+    assert!(all.iter().all(|neighbour| neighbour.failed == 0 && neighbour.wrong == 0), "{all:?}");
+    assert!(index >= LEAST_INDEX && least >= 0.5, "{shares:?}");
 }

@@ -30,6 +30,8 @@ pub struct Neighbours {
     pub ipv6: bool,
     /// Hosts that WRITE, each to a target of its own.
     pub honest: usize,
+    /// All of them WRITE to one target instead.
+    pub incast: bool,
     /// The kind of another host's flood, and its rate as a multiple of the link's.
     pub flood: Option<(FloodKind, f64)>,
     /// Lies that the peer of the targets' gateway tells besides.
@@ -87,6 +89,7 @@ impl Neighbours {
             wan,
             ipv6: false,
             honest: 1,
+            incast: false,
             flood: None,
             lies: None,
             limits: (limits.total_buffer.as_usize(), limits.flows as usize),
@@ -94,6 +97,11 @@ impl Neighbours {
             warm_up: Duration::from_millis(300),
             time: Duration::from_secs(2),
         }
+    }
+
+    /// Returns the number of the target that a host WRITEs to.
+    fn target_of(&self, host: usize) -> usize {
+        if self.incast { 0 } else { host }
     }
 
     /// A gateway's settings, whose peer has hosts there.
@@ -108,10 +116,18 @@ impl Neighbours {
     /// # Errors
     /// What is impossible about it.
     pub fn play(&self) -> Result<Neighbour, String> {
+        Ok(self.play_all()?.into_iter().next().unwrap_or_default())
+    }
+
+    /// Plays it, and says what became of each host.
+    ///
+    /// # Errors
+    /// What is impossible about it.
+    pub fn play_all(&self) -> Result<Vec<Neighbour>, String> {
         let mut world = World::new(self).map_err(|error| error.to_string())?;
         world.run(self.warm_up)?;
         world.begin();
         world.run(self.time)?;
-        Ok(world.neighbour(self.time))
+        Ok(world.neighbours(self.time))
     }
 }

@@ -50,7 +50,7 @@ struct Site {
 pub(super) struct World {
     plan: Neighbours,
     sites: [Site; 2],
-    /// One for each pair of stations.
+    /// One for each station of the requesters.
     writers: Vec<Writer>,
     flood: Option<Flood>,
     /// When it lies next.
@@ -68,8 +68,10 @@ impl World {
         };
         let mut sites = [near, far];
         let [near, far] = &mut sites;
-        let pairs = near.stations.iter_mut().zip(&mut far.stations);
-        let writers = pairs.map(|(near, far)| Writer::new(&mut near.host, &mut far.host));
+        let writers = near.stations.iter_mut().enumerate().map(|(index, near)| {
+            let target = &mut far.stations[plan.target_of(index)];
+            Writer::new(&mut near.host, &mut target.host)
+        });
         let writers = writers.collect::<Result<_, _>>()?;
         let buffer = vec![0; MAX_PACKET + 256];
         Ok(Self { plan: *plan, sites, writers, flood: None, liar: None, stray: 0, now, buffer })
@@ -101,10 +103,9 @@ impl World {
         }
     }
 
-    pub(super) fn neighbour(&self, time: Duration) -> Neighbour {
-        let writer = self.writers.first();
-        let neighbour = writer.map(|writer| writer.result(self.now, self.plan.rate, time));
-        Neighbour { stray: self.stray, ..neighbour.unwrap_or_default() }
+    pub(super) fn neighbours(&self, time: Duration) -> Vec<Neighbour> {
+        let result = |writer: &Writer| writer.result(self.now, self.plan.rate, time);
+        self.writers.iter().map(|writer| Neighbour { stray: self.stray, ..result(writer) }).collect()
     }
 
     fn next_event(&self) -> Option<Instant> {
@@ -138,9 +139,9 @@ impl World {
     fn programs_act(&mut self) -> Result<bool, HostError> {
         let mut moved = false;
         let [near, far] = &mut self.sites;
-        let pairs = near.stations.iter_mut().zip(&mut far.stations);
-        for (writer, (near, far)) in self.writers.iter_mut().zip(pairs) {
-            moved |= writer.drive(&mut near.host, &mut far.host, self.now)?;
+        for (index, (writer, near)) in self.writers.iter_mut().zip(&mut near.stations).enumerate() {
+            let target = &mut far.stations[self.plan.target_of(index)];
+            moved |= writer.drive(&mut near.host, &mut target.host, self.now)?;
         }
         Ok(moved)
     }
@@ -268,10 +269,11 @@ impl Site {
             let host = Host::new(address(index, number, plan.ipv6), 0x11);
             Station { host, up: Link::new(lan, seed), down: Link::new(lan, seed + 1) }
         };
+        let targets = if plan.incast { 1 } else { plan.honest };
         Some(Self {
             gateway,
             meter,
-            stations: (0..plan.honest).map(station).collect(),
+            stations: (0..if index == 1 { targets } else { plan.honest }).map(station).collect(),
             wan: Link::new(plan.wan, seed + 255),
             numbers: Numbers::new(LANES),
         })
