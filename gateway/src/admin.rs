@@ -27,6 +27,7 @@ mod fetch;
 mod flows;
 mod health;
 mod lanes;
+mod members;
 mod mistakes;
 mod mtu;
 mod page;
@@ -86,6 +87,7 @@ pub use fetch::{FetchError, ask, fetch, health, reload};
 pub use flows::{Flow, FlowFilter, FlowList, State};
 pub use health::{Health, PeerHealth, Unhealthy};
 pub use lanes::{LaneState, LaneStatus};
+pub use members::MembersStatus;
 pub use mistakes::LanMistakes;
 pub use mtu::{MtuState, MtuStatus};
 pub use session::SessionStatus;
@@ -260,6 +262,26 @@ impl Admin {
             [class.queueing, class.completion] = window.spreads(*cell, numbers);
         }
         status
+    }
+
+    /// The answer to /status about one of the peers, with what only all of them tell.
+    fn whole_status(&self, admin: &Self, now: Instant) -> Status {
+        let mut status = Status { peers: self.peers(), ..admin.status(now) };
+        status.surroundings.members = self.members(admin, now);
+        status
+    }
+
+    /// Returns the gateways of this site in what goes to the site of one of the peers, if they or
+    /// that site's are several.
+    fn members(&self, towards: &Self, now: Instant) -> Option<MembersStatus> {
+        let is_sibling = |admin: &Self| admin.config.peer.relation == Relation::Sibling;
+        if !towards.config.is_member() || is_sibling(towards) {
+            return None;
+        }
+        let takes_part = |admin: &Self| admin.telemetry.snapshot(now).member_takes_part == 2;
+        let others = self.all().filter(|admin| is_sibling(admin));
+        let others = others.map(|admin| (admin.peer(), takes_part(admin)));
+        Some(MembersStatus::new(&self.config.site.name, others, &towards.telemetry.snapshot(now)))
     }
 
     /// The answer to /healthy, by the peer that is named, or else by all through which something
@@ -437,7 +459,7 @@ impl Admin {
         };
         match path {
             "/metrics" => reply(StatusCode::OK, PROMETHEUS, self.metrics(now)),
-            "/status" => json(StatusCode::OK, &Status { peers: self.peers(), ..admin.status(now) }),
+            "/status" => json(StatusCode::OK, &self.whole_status(admin, now)),
             "/healthy" => {
                 let health = self.health(peer, now);
                 let status = match health.is_healthy {

@@ -20,6 +20,7 @@ use config::{Policy, Wan};
 use ipnet::IpNet;
 use roce::ip::{Received, Reject};
 use session::{Opener, Rejected, Sealer};
+use splice::site::SiteStats;
 use splice::{Gateway, SessionEnd, StaleFlow, Tuning, Undrained};
 
 use crate::cells::Cells;
@@ -129,6 +130,22 @@ pub struct Counts {
     pub seal_failures: u64,
     /// Times there was nothing to do, and the thread slept; with the first peer's counts.
     pub sleeps: u64,
+    /// The gateways of this site, if they are several or the peer's are.
+    pub members: MemberCounts,
+}
+
+/// Counts of a site of several gateways, in what it does for the hosts behind a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounts {
+    /// The part of a peer that is another gateway of this site: 1 takes none, 2 takes its part.
+    pub takes_part: u64,
+    /// Gateways of this site that take part.
+    pub live: u64,
+    /// Pairs of hosts that this gateway speaks for; with the first peer of their site, as all that
+    /// follow.
+    pub pairs: u64,
+    /// Frames handed over, and so on.
+    pub site: SiteStats,
 }
 
 /// Receives what the data plane has counted towards one peer, about ten times a second.

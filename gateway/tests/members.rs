@@ -153,6 +153,19 @@ impl Sites {
         wait_until(is_told, || format!("{members}: {}", self.log(node)));
     }
 
+    /// Waits until a gateway tells that all of its site take part, and that it speaks for hosts.
+    fn wait_for_status(&self, node: usize) {
+        let first = node / 2 * 2;
+        let own = [NAMES[first], NAMES[first + 1]];
+        let told = || self.status(node, 2 - first).unwrap().surroundings.members.unwrap();
+        let is_told = || {
+            let told = told();
+            let is_logged = self.log(node).contains("the gateway that speaks for pairs of hosts has changed");
+            told.live == own && told.absent.is_empty() && told.pairs > 0 && is_logged
+        };
+        wait_until(is_told, || format!("{:?}: {}", told(), self.log(node)));
+    }
+
     /// Begins a transfer between two hosts, which send to these gateways.
     fn transfer(&mut self, host: usize, through: [usize; 2], messages: u64) -> [Endpoint; 2] {
         let workload = Workload {
@@ -221,7 +234,17 @@ fn packets_at_any_gateway_come_to_the_one_that_speaks() {
                 .map(|peer| sites.status(node, peer).unwrap().flows.opened)
                 .sum();
             assert!(opened > 0, "{name} had no flow");
+            sites.wait_for_status(node);
+            assert_eq!(
+                sites.status(node, node ^ 1).unwrap().surroundings.members,
+                None,
+                "a gateway of this site"
+            );
         }
+        let handed_over = |node: usize| {
+            sites.status(node, (node ^ 2) & 2).unwrap().surroundings.members.unwrap().handed_over
+        };
+        assert!((0..4).map(handed_over).sum::<u64>() > 0);
     }
 }
 

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 
 use crate::Gateway;
+use crate::gateway::moves::Released;
 use crate::members::wire::Word;
 use crate::members::{Came, Fate, HostPair, MemberId, Members, Message, Process, Since, Times, Towards};
 
@@ -45,8 +46,21 @@ pub struct SiteStats {
     pub full: u64,
     /// Pairs of hosts whose flows went to another seat, or were forgotten.
     pub moved: u64,
+    /// Their flows.
+    pub flows_moved: u64,
     /// Messages of members that break the format, or are about hosts that are not the two sites'.
     pub malformed: u64,
+}
+
+/// Pairs of hosts that this member speaks for, and what has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spoken {
+    /// All of them.
+    pub pairs: usize,
+    /// Those that it began to speak for, and one of them.
+    pub begun: (usize, Option<HostPair>),
+    /// Those that it speaks for no more, and one of them.
+    pub ended: (usize, Option<HostPair>),
 }
 
 /// The sender and the receiver of a packet.
@@ -82,7 +96,8 @@ pub struct SiteConfig {
 /// - Call [`Site::settle`] after that, and [`Site::handle_timeout`] at [`Site::next_timeout`].
 ///
 /// # Bounds
-/// [`SiteConfig::pairs`]. Flows are moved at most every [`MOVE_EVERY`], all that are to move then.
+/// [`SiteConfig::pairs`], and as many more of which it is to be told. Flows are moved at most every
+/// [`MOVE_EVERY`], all that are to move then.
 #[derive(Debug)]
 pub struct Site {
     members: Members,
@@ -92,6 +107,8 @@ pub struct Site {
     remote: Vec<IpNet>,
     pairs: usize,
     seats: BTreeMap<HostPair, Seat>,
+    /// Seats of pairs that this member spoke for at the last [`Site::take_spoken`].
+    told: BTreeSet<HostPair>,
     /// Pairs whose flows are to move.
     moving: BTreeSet<HostPair>,
     next_move: Instant,
@@ -138,6 +155,7 @@ impl Site {
             remote,
             pairs,
             seats: BTreeMap::new(),
+            told: BTreeSet::new(),
             moving: BTreeSet::new(),
             next_move: now,
             next_sweep: now + SWEEP_EVERY,
@@ -273,6 +291,7 @@ impl Site {
         }
         for ((from, to), pairs) in routes {
             let released = gateways.gateway(from).map(|gateway| gateway.release_hosts(&pairs, now));
+            self.stats.flows_moved += released.as_ref().map_or(0, Released::flows) as u64;
             let to = to.and_then(|to| gateways.gateway(to));
             if let (Some(released), Some(to)) = (released, to) {
                 to.adopt_hosts(released, now);
@@ -355,10 +374,25 @@ impl Site {
         self.members.speaks(pair, now)
     }
 
-    /// Returns how many pairs of hosts this member speaks for. Looks at all that it knows.
-    #[must_use]
-    pub fn spoken_for(&self, now: Instant) -> usize {
-        self.seats.keys().filter(|pair| self.members.speaks(**pair, now)).count()
+    /// Returns the pairs of hosts that this member speaks for, and what has changed since the last
+    /// call. Looks at all that it knows.
+    pub fn take_spoken(&mut self, now: Instant) -> Spoken {
+        let Self { members, seats, told, .. } = self;
+        let mut spoken = Spoken::default();
+        told.retain(|pair| {
+            let speaks = members.speaks(*pair, now);
+            if !speaks {
+                spoken.ended = (spoken.ended.0 + 1, spoken.ended.1.or(Some(*pair)));
+            }
+            speaks
+        });
+        for pair in seats.keys().filter(|pair| members.speaks(**pair, now)) {
+            spoken.pairs += 1;
+            if told.insert(*pair) {
+                spoken.begun = (spoken.begun.0 + 1, spoken.begun.1.or(Some(*pair)));
+            }
+        }
+        spoken
     }
 
     /// Returns the counts so far.

@@ -458,6 +458,9 @@ impl fmt::Display for Status {
             "flows    {} near, {} far, {} unpaired; {} opened, {} failed",
             flows.near, flows.far, flows.unpaired, flows.opened, flows.failed
         )?;
+        if let Some(members) = &self.surroundings.members {
+            members.write(f)?;
+        }
         self.surroundings.survival.write(f)?;
         self.lan_mistakes.write(f)?;
         let held = &self.buffers;

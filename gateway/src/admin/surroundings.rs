@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use session::identity::Date;
 
+use super::members::MembersStatus;
 use super::survival::SurvivalStatus;
 use crate::renewal::SOON;
 use crate::telemetry::{Snapshot, Standing, Telemetry, Validity};
@@ -31,6 +32,9 @@ pub struct Surroundings {
     /// Requests and flows that outlive a process.
     #[serde(default)]
     pub survival: SurvivalStatus,
+    /// The gateways of this site; absent if both sites have one, and for one of this site.
+    #[serde(default)]
+    pub members: Option<MembersStatus>,
 }
 
 /// When a certificate expires.
@@ -129,6 +133,7 @@ impl Surroundings {
     pub(super) fn new(telemetry: &Telemetry, snapshot: &Snapshot, now: Instant) -> Self {
         Self {
             survival: SurvivalStatus::new(telemetry, snapshot),
+            members: None,
             lan: SideStatus::lan(telemetry, now),
             wan: SideStatus::wan(telemetry, now),
             certificates: CertificateStatus::all(telemetry, UnixTime::now()),

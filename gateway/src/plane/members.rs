@@ -8,10 +8,10 @@ use config::Relation;
 use roce::ip::{Received, Reject};
 use splice::Gateway;
 use splice::members::{MemberId, Process, Times, Towards};
-use splice::site::{Ends, Gateways, Site, SiteConfig, Way};
+use splice::site::{Ends, Gateways, Site, SiteConfig, SiteStats, Spoken, Way};
 
 use super::routes::{Route, Routes};
-use super::{Observer, PeerSide};
+use super::{MemberCounts, Observer, PeerSide};
 
 /// This gateway as a member of its site, the same for all threads.
 #[derive(Clone, Debug)]
@@ -40,6 +40,8 @@ struct Part {
     name: String,
     /// The members of this site that took part when that was last told.
     live: Vec<MemberId>,
+    /// The counts that were told last.
+    told: SiteStats,
 }
 
 /// A worker's peers, as places of gateways.
@@ -95,7 +97,12 @@ impl Parts {
                 times: Times::default(),
                 pairs: me.pairs,
             };
-            parts.push(Part { site: Site::new(config, now), name, live: Vec::new() });
+            parts.push(Part {
+                site: Site::new(config, now),
+                name,
+                live: Vec::new(),
+                told: SiteStats::default(),
+            });
         }
         let own = std::iter::once((id(&me.name), me.name.clone()));
         let names = own.chain(peers.iter().map(|peer| (id(peer.name()), peer.name().to_owned()))).collect();
@@ -211,28 +218,82 @@ impl Parts {
         }
     }
 
-    /// Tells of members that have come or gone.
-    pub(super) fn tell(&mut self, now: Instant) {
-        let Self { parts, names, .. } = self;
+    /// Tells of members that have come or gone, and of hosts whose speaker has changed.
+    pub(super) fn tell<O: Observer>(&mut self, peers: &mut [PeerSide<O>], now: Instant) {
+        let Self { parts, of_peer, names, .. } = self;
+        let mut taking_part = Vec::new();
+        for (place, part) in parts.iter_mut().enumerate() {
+            let spoken = part.site.take_spoken(now);
+            part.tell(names, &spoken, now);
+            let counts = MemberCounts {
+                live: part.live.len() as u64,
+                pairs: spoken.pairs as u64,
+                site: part.told,
+                ..MemberCounts::default()
+            };
+            let of_part = of_peer.iter().enumerate().filter(|(_, part)| **part == Some(place));
+            for (nth, (peer, _)) in of_part.enumerate() {
+                let rest = MemberCounts { live: counts.live, ..MemberCounts::default() };
+                if let Some(peer) = peers.get_mut(peer) {
+                    peer.set_members(if nth == 0 { counts } else { rest });
+                }
+            }
+            taking_part.extend_from_slice(&part.live);
+        }
+        for peer in peers.iter_mut().filter(|peer| *peer.relation() == Relation::Sibling) {
+            let takes_part = if taking_part.contains(&id(peer.name())) { 2 } else { 1 };
+            peer.set_members(MemberCounts { takes_part, ..MemberCounts::default() });
+        }
+    }
+}
+
+impl Part {
+    /// Tells of one other site, a line for each kind of change.
+    fn tell(&mut self, names: &[(MemberId, String)], spoken: &Spoken, now: Instant) {
+        let towards = self.name.as_str();
         let name_of = |member: &MemberId| {
             let known = names.iter().find(|(id, _)| id == member);
             known.map_or("unknown", |(_, name)| name.as_str())
         };
-        for part in parts {
-            let mut live: Vec<_> = part.site.live(now).collect();
-            live.sort();
-            if live != part.live {
-                let mut members: Vec<_> = live.iter().map(name_of).collect();
-                members.sort_unstable();
-                let members = members.join(", ");
-                tracing::info!(
-                    towards = part.name,
-                    members,
-                    pairs = part.site.spoken_for(now),
-                    "the gateways that take part here have changed; so many pairs of hosts are this one's"
-                );
-                part.live = live;
-            }
+        let list = |members: &[MemberId]| {
+            let mut members: Vec<_> = members.iter().map(name_of).collect();
+            members.sort_unstable();
+            members.join(", ")
+        };
+        let mut live: Vec<_> = self.site.live(now).collect();
+        live.sort();
+        if live != self.live {
+            let without = |some: &[MemberId], others: &[MemberId]| -> Vec<_> {
+                some.iter().filter(|member| !others.contains(member)).copied().collect()
+            };
+            let (came, gone) = (list(&without(&live, &self.live)), list(&without(&self.live, &live)));
+            let members = list(&live);
+            tracing::info!(
+                towards,
+                members,
+                came,
+                gone,
+                pairs = spoken.pairs,
+                "the gateways that take part here have changed; so many pairs of hosts are this one's"
+            );
+            self.live = live;
+        }
+        let stats = self.site.stats();
+        let before = std::mem::replace(&mut self.told, stats);
+        let ((begun, one), (ended, other)) = (spoken.begun, spoken.ended);
+        let (moved, flows) = (stats.moved - before.moved, stats.flows_moved - before.flows_moved);
+        if begun + ended > 0 || moved > 0 {
+            let example = one.or(other).map(|pair| pair.ends().map(|host| host.to_string()).join(" and "));
+            tracing::info!(
+                towards,
+                begun,
+                ended,
+                moved,
+                flows,
+                pairs = spoken.pairs,
+                example = example.as_deref(),
+                "the gateway that speaks for pairs of hosts has changed, here or at the peer's site"
+            );
         }
     }
 }

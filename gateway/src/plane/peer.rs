@@ -17,7 +17,7 @@ use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow, Undrained};
 
 use super::ahead::{Ahead, CopyingAhead};
 use super::freeze::Taken;
-use super::{BLOCKED, BUDGET, Counts, Freeze, GoOn, Lent, Observer, Order, PerLane, Share};
+use super::{BLOCKED, BUDGET, Counts, Freeze, GoOn, Lent, MemberCounts, Observer, Order, PerLane, Share};
 use crate::cells::Cells;
 use crate::lan::Lan;
 use crate::retention::uptime;
@@ -231,6 +231,10 @@ impl<O: Observer> PeerSide<O> {
 
     pub(super) fn set_lan_up(&mut self, state: u64) {
         self.counts.lan_up = state;
+    }
+
+    pub(super) fn set_members(&mut self, members: MemberCounts) {
+        self.counts.members = members;
     }
 
     pub(super) fn note_sleep(&mut self) {

@@ -24,7 +24,7 @@ impl<O: Observer> Worker<O> {
         members.tend(peers, routes, now);
         if now >= *next_told {
             *next_told = now + TELL_EVERY;
-            members.tell(now);
+            members.tell(peers, now);
         }
     }
 

@@ -13,7 +13,7 @@ use super::table::{FAR, NEAR, Snapshot, Unit};
 use crate::choose;
 use crate::lan::Lan;
 use crate::lan::socket::SocketStats;
-use crate::plane::Counts;
+use crate::plane::{Counts, MemberCounts};
 use crate::retention::NoRetention;
 use crate::wan::BulkStats;
 
@@ -131,6 +131,19 @@ impl Snapshot {
         self.lan_up = counts.lan_up;
         self.sleeps = counts.sleeps;
         self.seal_failures = counts.seal_failures;
+        self.set_members(&counts.members);
+    }
+
+    fn set_members(&mut self, members: &MemberCounts) {
+        let MemberCounts { takes_part, live, pairs, site } = members;
+        self.member_takes_part = *takes_part;
+        self.members_live = *live;
+        self.host_pairs = *pairs;
+        self.host_pairs_moved = site.moved;
+        self.flows_moved = site.flows_moved;
+        self.lan_handed_over = site.handed_over;
+        self.members_dropped = [site.not_yet, site.strays, site.full];
+        self.member_words_refused = site.malformed;
     }
 
     /// Takes over the bulk socket's numbers.

@@ -10,7 +10,7 @@ use super::{Kind, METRICS, Metric, Unit};
 
 /// Rows of the dashboard: title, and the beginnings of its metrics' names. The last one takes the
 /// rest.
-const ROWS: [(&str, &[&str]); 9] = [
+const ROWS: [(&str, &[&str]); 10] = [
     (
         "Session and data path",
         &[
@@ -34,6 +34,7 @@ const ROWS: [(&str, &[&str]); 9] = [
             "longhaul_flows_remembered",
         ],
     ),
+    ("Several gateways", &["longhaul_member", "longhaul_host_pairs", "longhaul_flows_moved"]),
     ("Flows", &["longhaul_flows", "longhaul_requesters", "longhaul_targets", "longhaul_requests"]),
     ("Long link", &["longhaul_wan_", "longhaul_link_"]),
     ("LAN", &["longhaul_lan_", "longhaul_guard_"]),

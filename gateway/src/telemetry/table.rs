@@ -101,6 +101,8 @@ const BOUNDS: [&str; 3] = ["low", "likely", "high"];
 const RTTS: [&str; 3] = ["minimum", "smoothed", "variation"];
 /// Statistics of reordering.
 const EXTENTS: [&str; 2] = ["p99", "max"];
+/// Reasons of a site of several gateways to drop a packet.
+const MEMBERS_DROPPED: [&str; 3] = ["no_speaker", "stray", "full"];
 /// Ways over the long link.
 const DIRECTIONS: [&str; 2] = ["to_peer", "from_peer"];
 /// Largest packet of each size, in bytes.
@@ -421,6 +423,13 @@ metrics! {
         records_late: Counter Count "longhaul_records_late_total" "Records of flows that had just ended"
         records_contradicted: Counter Count "longhaul_records_contradicted_total" "Pieces of records from the peer dropped because they state another length than others of their record"
         connections_unlearned: Counter Count "longhaul_connections_unlearned_total" "Connection requests not remembered until their reply, since as many were as there may be, of all hosts or of one"
+        member_takes_part: Peak Known "longhaul_member_live" "Whether the peer, another gateway of this site, takes part in it; no series for other peers"
+        members_live: Peak Count "longhaul_members_live" "Gateways of this site that take part in what goes to the peer's; 0: each of the two sites has one"
+        host_pairs: Gauge Count "longhaul_host_pairs" "Pairs of hosts that this gateway speaks for; with the first gateway of the peer's site"
+        host_pairs_moved: Counter Count "longhaul_host_pairs_moved_total" "Pairs of hosts whose flows went to another gateway of the peer's site, or were forgotten since another one had spoken here"
+        flows_moved: Counter Flows "longhaul_flows_moved_total" "Flows of these pairs of hosts"
+        lan_handed_over: Counter Packets "longhaul_lan_handed_over_packets_total" "Packets of local hosts handed over to another gateway of this site, which speaks for them"
+        member_words_refused: Counter Count "longhaul_member_words_refused_total" "Messages of members of sites that break the format or are about other hosts"
         flows_unpaired: Gauge Flows "longhaul_flows_unpaired" "Flows to local targets whose requester's queue pair is not known yet, or asked for anew"
         flows_waiting: Gauge Flows "longhaul_flows_waiting" "Flows that wait for a lost session to go on, with something under way"
         flows_remembered: Gauge Flows "longhaul_flows_remembered" "Flows of earlier sessions whose further requests are refused"
@@ -448,6 +457,7 @@ metrics! {
         lan_rejected["reason" LAN_REJECTS]: Counter Packets "longhaul_lan_rejected_packets_total" "Packets from the LAN that are not whole RoCEv2 packets"
         lan_dropped["reason" LAN_DROPS]: Counter Packets "longhaul_lan_dropped_packets_total" "RoCEv2 packets from local hosts that were dropped"
         lan_unsent["reason" LAN_UNSENT]: Counter Packets "longhaul_lan_unsent_packets_total" "Packets to local hosts that were not sent: longer than lan.mtu or the interface's MTU, or refused by the kernel"
+        members_dropped["reason" MEMBERS_DROPPED]: Counter Packets "longhaul_members_dropped_packets_total" "Packets from and to local hosts dropped for want of a speaker, since another gateway speaks for them, or since there were too many pairs of hosts"
         data_path["direction" DIRECTIONS]: Peak Known "longhaul_data_path_up" "Whether authentic data arrives at the other gateway; no series while nothing shows it"
         wan_opened["lane" LANES]: Counter Packets "longhaul_wan_opened_packets_total" "Datagrams from the peer that were authentic and new, by the peer's lane"
         wan_rejected["reason" WAN_REJECTS]: Counter Packets "longhaul_wan_rejected_packets_total" "Datagrams on the bulk port that are not authentic and new"

@@ -21,6 +21,14 @@ pub struct Released {
     far: Vec<Moving>,
 }
 
+impl Released {
+    /// Returns how many there are.
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.near.len() + self.far.len()
+    }
+}
+
 impl Gateway {
     /// Takes all flows of these hosts out, and says nothing to their programs. Looks at each flow
     /// once, however many hosts are meant.

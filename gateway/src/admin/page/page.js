@@ -138,6 +138,14 @@ function showSurvival(status) {
     ? element("dd", `${size(it.bytes)} of ${size(it.limit)} in ${count(it.packets)} packets for ${it.flows} flows${orphaned}`)
     : element("dd", `nothing outlives the process${it.why ? `: ${it.why}` : ""}`, it.retention === "off" ? "down" : "");
   at("survival").replaceChildren(element("dt", "Retained"), retained);
+  const members = status.members;
+  if (members) {
+    const absent = members.absent.length > 0 ? `; absent: ${members.absent.join(", ")}` : "";
+    at("survival").append(
+      element("dt", "Gateways of the site"),
+      element("dd", `live: ${members.live.join(", ") || "none"}${absent}; ${count(members.pairs)} pairs of hosts here, ${count(members.moved)} moved`,
+        absent ? "down" : ""));
+  }
   if (it.restoring + it.restored + it.unrestored + it.remembered > 0) {
     at("survival").append(
       element("dt", "After a process"), element("dd", `${it.restored} flows restored, ${it.unrestored} ended, ${it.restoring} to come`),
