@@ -18,7 +18,7 @@ fuzz_target!(|input: &[u8]| within(BOUND, "a gateway", || run(input)));
 fn run(input: &[u8]) {
     let mut script = Script::new(input);
     let mut now = epoch();
-    let mut site = Site::new(0, 2, now);
+    let mut site = if script.u8() & 1 == 0 { Site::new(0, 2, now) } else { Site::member(0, 2, now) };
     let (mut number, mut sequences) = (0, [0_u64; 8]);
     while !script.is_over() {
         let packet = match script.u8() % 12 {
@@ -32,6 +32,7 @@ fn run(input: &[u8]) {
             4 => {
                 now += script.span();
                 site.wait(now);
+                members(&mut site);
                 Vec::new()
             }
             5 => {
@@ -67,6 +68,12 @@ fn run(input: &[u8]) {
         site.wan(now, |_, _| {});
         site.rest(now);
     }
+}
+
+/// Takes what the peer has said as a member of a site.
+fn members(site: &mut Site) {
+    while site.gateway.take_word().is_some() {}
+    while site.gateway.take_handed_over().is_some() {}
 }
 
 /// From there to here.
@@ -132,10 +139,32 @@ fn record(script: &mut Script<'_>) -> Vec<u8> {
         13 => Head::Retry { flow },
         14 if how & 16 == 0 => Head::Idle { flow },
         14 => Head::Suspend { flow, count: seq },
-        _ => return script.bytes(64).to_vec(),
+        _ => match script.u8() % 8 {
+            0 => Head::Word,
+            1 => Head::HandedOver,
+            2..5 => return lives(script),
+            _ => return script.bytes(64).to_vec(),
+        },
     };
     let mut record = head.emit().as_ref().to_vec();
     record.extend(site::roce(script));
+    record
+}
+
+/// LIVES with a flow that may be.
+fn lives(script: &mut Script<'_>) -> Vec<u8> {
+    let mut record = Head::Lives.emit().as_ref().to_vec();
+    for site in [0, 1] {
+        let std::net::IpAddr::V4(host) = site::host(site, script.u8()) else { continue };
+        record.extend(host.to_ipv6_mapped().octets());
+    }
+    for number in [0x40 + u32::from(script.u8() & 7), 0x50, u32::from(script.u16())] {
+        record.extend(number.to_be_bytes());
+    }
+    record.extend((0xc000 + u16::from(script.u8() & 3)).to_be_bytes());
+    if script.u8() == 0 {
+        record.pop();
+    }
     record
 }
 

@@ -31,7 +31,17 @@ impl Site {
     /// A gateway at 10.0.`here`.0/24 whose peer stands at 10.0.`1 - here`.0/24, with little room.
     #[must_use]
     pub fn new(here: u8, lanes: u8, now: Instant) -> Self {
-        let gateway = Gateway::new(settings(here, lanes), now);
+        Self::with(settings(here, lanes), lanes, now)
+    }
+
+    /// The same, whose peer is one of several gateways of its site.
+    #[must_use]
+    pub fn member(here: u8, lanes: u8, now: Instant) -> Self {
+        Self::with(Settings { is_member: true, ..settings(here, lanes) }, lanes, now)
+    }
+
+    fn with(settings: Settings, lanes: u8, now: Instant) -> Self {
+        let gateway = Gateway::new(settings, now);
         let mut site = Self { gateway, numbers: [0; 8], lanes, out: vec![0; 10_000] };
         site.up(now);
         site
