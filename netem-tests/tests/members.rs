@@ -259,6 +259,75 @@ fn whatever_happens_contents_are_right_and_come_once() {
     assert!(completed > 0);
 }
 
+/// A gateway dies, is cut off from the other site, or loses its LAN.
+fn take_away(world: &mut World, node: usize, kind: u64) {
+    let others = (0..ALL).filter(|other| site_of(*other) != site_of(node));
+    match kind {
+        0 => world.kill(node),
+        1 => others.for_each(|other| world.cut_both(node, other)),
+        _ => world.set_lan(node, false),
+    }
+}
+
+/// A flow that moves leaves behind what was retained for it. It goes on without that, or it ends at
+/// both ends: nothing that its requester was told is missing behind a success.
+#[test]
+fn what_is_retained_is_missed_by_nobody_when_flows_move() {
+    let (mut failed, mut moved) = (0, 0);
+    for seed in seeds(0..6) {
+        println!("LONGHAUL_MEMBERS_SEED={seed}");
+        let mut world = World::new(seed, Traffic::new(20_000, 3), 100);
+        world.retained_bytes = Some(1 << 20);
+        (0..ALL).for_each(|node| world.begin(node));
+        world.run(Duration::from_secs(5));
+        world.loss = 20;
+        world.route();
+        let retained = |world: &World| (0..ALL).map(|node| world.retained(node)).sum::<u32>();
+        for _ in 0..3 {
+            // Requesters are told ahead of their targets.
+            let mut patience = 0..5000;
+            while retained(&world) < 5 && patience.next().is_some() {
+                world.run(Duration::from_millis(1));
+            }
+            assert!(retained(&world) >= 5, "nothing is retained");
+            let node = world.rng.random_range(0..ALL);
+            let before =
+                (0..ALL).filter(|node| world.lives(*node)).map(|node| world.stats(node).moved).sum::<u64>();
+            take_away(&mut world, node, seed % 3);
+            let routes = world.ways;
+            world.ways[site_of(node)] = [Some(1 - node % SIZE); HOSTS];
+            world.run(Duration::from_secs(4));
+            world.traffic.check();
+            let lives: Vec<_> = (0..ALL).filter(|node| world.lives(*node)).collect();
+            moved += lives.iter().map(|node| world.stats(*node).moved).sum::<u64>().saturating_sub(before);
+            world.cut = Default::default();
+            if !world.lives(node) {
+                world.begin(node);
+            }
+            world.set_lan(node, true);
+            world.ways = routes;
+            world.run(Duration::from_secs(4));
+            world.traffic.check();
+            if world.traffic.failed() == 2 * HOSTS {
+                break;
+            }
+        }
+        world.loss = 0;
+        world.run(Duration::from_secs(40));
+        check_progress(&mut world, Duration::from_secs(5));
+        world.traffic.is_stopped = true;
+        world.run(Duration::from_secs(5));
+        world.traffic.check();
+        failed += world.traffic.failed();
+        // Nothing is kept for a flow that is gone.
+        if world.traffic.failed() == 0 {
+            assert_eq!(retained(&world), 0, "seed {seed}");
+        }
+    }
+    println!("{failed} flows failed, {moved} pairs moved");
+    assert!(moved > 0);
+}
+
 /// Hosts whose programs have failed send nothing that anybody would speak for.
 fn check_one_speaker_of_working(world: &World) {
     for site in 0..2 {

@@ -13,6 +13,7 @@ use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
 use splice::members::wire::Word;
 use splice::members::{HostPair, MemberId, Message, Process, Times, Towards};
+use splice::retention::Retention;
 use splice::site::{Gateways, Site, SiteConfig, SiteStats, Way};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings, StaleFlow};
 
@@ -88,6 +89,8 @@ pub(crate) struct World {
     pub(crate) ways: [[Option<usize>; HOSTS]; 2],
     /// Pairs of hosts that a gateway may know.
     pub(crate) pairs: usize,
+    /// Bytes that each gateway retains requests in, from its next start on.
+    pub(crate) retained_bytes: Option<usize>,
     /// WAN packets lost, in thousandths.
     pub(crate) loss: u32,
     pub(crate) traffic: Traffic,
@@ -119,6 +122,7 @@ impl World {
             deaf: Default::default(),
             ways: Default::default(),
             pairs,
+            retained_bytes: None,
             loss: 0,
             traffic,
             handed_over: 0,
@@ -148,7 +152,12 @@ impl World {
             let prefix = IpNet::new_assert([10, 0, site_of(to) as u8, 0].into(), 24);
             let remote = if site_of(to) == site_of(node) { Vec::new() } else { vec![prefix] };
             let settings = Settings::new(remote, 1_000_000_000, LONGEST);
-            Gateway::new(Settings { is_member: true, rtt: RTT, ..settings }, now)
+            let mut core = Gateway::new(Settings { is_member: true, rtt: RTT, ..settings }, now);
+            if let Some(bytes) = self.retained_bytes {
+                let until = now + Duration::from_secs(60);
+                core.retain(Retention::new(Box::new(vec![0; bytes]), LONGEST, until, |_| false));
+            }
+            core
         };
         let others = (0..ALL).filter(|other| *other != node);
         let cores = Cores(others.clone().map(towards).collect());
@@ -226,6 +235,12 @@ impl World {
     /// Returns the counts of the records that came to a gateway from another one.
     pub(crate) fn bad_records(&mut self, node: usize, from: usize) -> u64 {
         self.core(node, from).unwrap().stats().bad_records
+    }
+
+    /// Returns how many requests a gateway retains.
+    pub(crate) fn retained(&self, node: usize) -> u32 {
+        let cores = self.nodes[node].iter().flat_map(|node| &node.cores.0);
+        cores.filter_map(Gateway::retention).map(Retention::used).sum()
     }
 
     pub(crate) fn process(&self, node: usize) -> Process {
