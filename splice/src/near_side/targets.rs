@@ -1,6 +1,7 @@
 //! Requester side: the bytes that the flows to one target host have on their way together, so that
 //! the gateway there can hold them.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,9 @@ struct Target {
     /// These flows, which give way.
     #[serde(skip)]
     waiting: Unheard<Waiting>,
-    /// Flows whose mid-message ACKs are withheld for its sake.
-    withheld: Vec<NearKey>,
+    /// Flows whose mid-message ACKs are withheld for its sake, or whose packets found no room. Who
+    /// has waited for longest comes first.
+    withheld: VecDeque<NearKey>,
 }
 
 /// A flow with bytes on their way to a target that has never answered it.
@@ -134,7 +136,7 @@ impl Targets {
                 bytes: 0,
                 unheard: 0,
                 waiting: Unheard::default(),
-                withheld: Vec::new(),
+                withheld: VecDeque::new(),
             };
             let key = self.targets.insert(target);
             self.by_address.insert(address, key);
@@ -250,12 +252,12 @@ impl Targets {
     /// The flow's mid-message ACKs are withheld, and it is on nobody's list yet.
     pub(super) fn withhold(&mut self, key: TargetKey, flow: NearKey) {
         if let Some((_, target)) = self.both_mut(key) {
-            target.withheld.push(flow);
+            target.withheld.push_back(flow);
         }
     }
 
     fn release(&mut self, key: TargetKey) -> Option<NearKey> {
-        self.both_mut(key)?.1.withheld.pop()
+        self.both_mut(key)?.1.withheld.pop_front()
     }
 }
 
@@ -311,5 +313,27 @@ impl NearSide {
                 self.withheld.add(slot, &mut flow.places.withheld, class);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever has waited for longest goes on first: others cannot keep it waiting for ever.
+    #[test]
+    fn flows_go_on_in_the_order_in_which_they_waited() {
+        let [requester, target] = ["10.0.0.1", "10.0.1.1"].map(|host| host.parse().unwrap());
+        let mut targets = Targets::new();
+        let key = targets.join(target, requester);
+        let mut flows = SlotMap::with_key();
+        let [first, second, third]: [NearKey; 3] = std::array::from_fn(|_| flows.insert(()));
+        targets.withhold(key, first);
+        targets.withhold(key, second);
+        assert_eq!(targets.release(key), Some(first));
+        targets.withhold(key, third);
+        targets.withhold(key, first);
+        let order: Vec<_> = std::iter::from_fn(|| targets.release(key)).collect();
+        assert_eq!(order, [second, third, first]);
     }
 }
