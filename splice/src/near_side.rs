@@ -261,7 +261,6 @@ impl NearSide {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let silence = flow.note_activity(ctx.now);
         flow.near.adopt(self.config.newest());
-        flow.go_back_to_run(packet, ctx);
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         if flow.resend(packet, ctx) {
             return self.touch(slot);

@@ -32,8 +32,7 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let (mut anew, mut revival, mut was_heard) = (None, None, false);
-        let mut run = Run::default();
+        let (mut anew, mut revival, mut was_heard, mut run) = (None, None, false, Run::default());
         self.renew_config(ctx.settings);
         let known = self.by_key.get(&key);
         let is_stranded = known.is_some_and(|slot| self.is_stranded(slot));
@@ -42,6 +41,7 @@ impl NearSide {
         {
             // A new flow would get nowhere without a session, and this one has failed.
             if !(is_stranded || flow.near.doubts(packet, ctx.now)) || !ctx.senders.has_streams() {
+                flow.go_back_to_run(packet, ctx);
                 return Some(slot);
             }
             anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
