@@ -112,6 +112,37 @@ fn a_member_dies_and_returns_and_its_hosts_go_on() {
     }
 }
 
+/// Hosts that only answer say nothing before they are asked. So nothing but records tells a gateway
+/// that returns of them, and these go to the one that spoke meanwhile.
+#[test]
+fn hosts_that_only_answer_are_spoken_to_by_a_gateway_that_returns() {
+    for seed in seeds(0..4) {
+        let mut world = settled(seed, Traffic::new(ONE_PACKET, 4));
+        let dead = world.rng.random_range(0..ALL);
+        let asking = 1 - site_of(dead);
+        world.kill(dead);
+        let routes = world.ways;
+        world.ways[site_of(dead)] = [Some(1 - dead % SIZE); HOSTS];
+        world.run(Duration::from_secs(6));
+        world.traffic.is_stopped = [true; 2];
+        world.run(Duration::from_secs(1));
+        world.begin(dead);
+        world.ways = routes;
+        world.run(Duration::from_secs(3));
+        let before: Vec<_> = world.traffic.flows[asking].iter().map(|flow| flow.completed).collect();
+        world.traffic.is_stopped[asking] = false;
+        world.run(Duration::from_secs(5));
+        world.traffic.check();
+        for (host, before) in before.into_iter().enumerate() {
+            let flow = &world.traffic.flows[asking][host];
+            assert!(flow.completed > before && !flow.has_failed, "{flow:?}\n{}", world.describe(host));
+        }
+        let speaks =
+            (0..HOSTS).any(|host| world.speakers(site_of(dead), [ip(0, host), ip(1, host)]) == [dead]);
+        assert!(speaks, "who returned speaks for nobody");
+    }
+}
+
 /// Each fault by itself, and its end.
 #[test]
 fn members_are_cut_off_and_their_hosts_go_on() {
@@ -315,7 +346,7 @@ fn what_is_retained_is_missed_by_nobody_when_flows_move() {
         world.loss = 0;
         world.run(Duration::from_secs(40));
         check_progress(&mut world, Duration::from_secs(5));
-        world.traffic.is_stopped = true;
+        world.traffic.is_stopped = [true; 2];
         world.run(Duration::from_secs(5));
         world.traffic.check();
         failed += world.traffic.failed();

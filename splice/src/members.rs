@@ -162,7 +162,8 @@ pub enum Message {
     Yielded(HostPair, Term),
     /// The sender speaks no more under this term.
     Release(HostPair, Term),
-    /// A peer to the pair's owner: whoever spoke for the pair has no lease any more.
+    /// To the pair's owner: whoever spoke for the pair has no lease any more, says a peer; or
+    /// something comes to the sender, who spoke for it and is not the owner.
     Wanted(HostPair),
 }
 
@@ -447,6 +448,9 @@ impl Members {
         let Came { from, handed_by } = came;
         let owner = owner(pair, self.live(now));
         if owner != Some(self.me.member) {
+            if let Some(owner) = owner {
+                self.tell_owner(pair, owner, now);
+            }
             return match (handed_by, owner) {
                 (None, Some(owner)) => Fate::HandOver(owner),
                 (None, None) => Fate::NotYet,
@@ -458,6 +462,24 @@ impl Members {
         }
         self.claims.note_sender(pair, from);
         self.claim(pair, handed_by, now)
+    }
+
+    /// Something came here for a pair that another member owns. If peers agree with this one, it
+    /// may be all that comes: a host that is sent nothing says nothing, and records go to whom the
+    /// peers agree with. So the owner hears of it, and claims the pair.
+    fn tell_owner(&mut self, pair: HostPair, owner: MemberId, now: Instant) {
+        let claim = self.claims.known(pair);
+        if claim.is_some_and(|claim| claim.may_ask(&self.times, now)) {
+            self.out.push(owner, Message::Wanted(pair));
+        }
+    }
+
+    /// The pair has nobody who may speak for it, whom anything comes to.
+    fn wanted(&mut self, pair: HostPair, now: Instant) {
+        // Nobody has sent anything: either host stands for it.
+        if owner(pair, self.live(now)) == Some(self.me.member) && self.make_room(pair, pair.low) {
+            self.claim(pair, None, now);
+        }
     }
 
     /// Claims the pair, or goes on to speak for it.
@@ -556,6 +578,10 @@ impl Members {
             if let Some(other) = others.find(|other| other.member == from.member) {
                 (other.heard, other.reach) = (Some(now), reach.within(self.peers.len()));
             }
+        } else if let Message::Wanted(pair) = message
+            && self.others.iter().any(|other| other.member == from.member)
+        {
+            self.wanted(pair, now);
         } else if let Some(place) = self.peers.iter().position(|peer| peer.member() == from.member) {
             self.handle_peer(from, place, message, now);
         }
@@ -585,12 +611,7 @@ impl Members {
                     claim.agreed(term, place, (lease, since));
                 }
             }
-            Message::Wanted(pair) => {
-                // Nobody has sent anything: either host stands for it.
-                if owner(pair, self.live(now)) == Some(self.me.member) && self.make_room(pair, pair.low) {
-                    self.claim(pair, None, now);
-                }
-            }
+            Message::Wanted(pair) => self.wanted(pair, now),
             Message::Outbid(pair, term, by) => {
                 let is_claimed = self.claims.known(pair).is_some_and(|claim| claim.term() == Some(term));
                 // What is not above a term ends no claim on it.

@@ -40,7 +40,8 @@ pub(crate) struct Traffic {
     longest: u32,
     /// Messages under way in each direction.
     depth: u64,
-    pub(crate) is_stopped: bool,
+    /// Hosts of these sites post nothing.
+    pub(crate) is_stopped: [bool; 2],
 }
 
 impl Traffic {
@@ -56,7 +57,7 @@ impl Traffic {
             old: Default::default(),
             longest,
             depth,
-            is_stopped: false,
+            is_stopped: [false; 2],
         };
         for site in 0..2 {
             for number in 0..HOSTS {
@@ -133,7 +134,7 @@ impl Traffic {
                         _ => self.flows[site][number].completed += 1,
                     }
                 }
-                while !self.is_stopped && self.post(site, number) {}
+                while !self.is_stopped[site] && self.post(site, number) {}
             }
         }
     }

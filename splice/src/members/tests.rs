@@ -210,6 +210,50 @@ fn without_agreement_or_after_the_lease_nothing_is_said() {
     assert!(member.speaks(pair(1), end - Duration::from_nanos(1)) && !member.speaks(pair(1), end));
 }
 
+/// Where hosts say nothing only records come, and they come to the one that the peers agree with.
+#[test]
+fn who_is_owner_no_more_tells_the_owner_that_the_pair_is_wanted() {
+    let (mut member, peer, lease, now) = alone();
+    let is_others = |number: &usize| owner(pair(*number), [1, 2].map(MemberId)) == Some(MemberId(2));
+    let number = (1..50).find(is_others).unwrap();
+    let arrive = |member: &mut Members, now| member.arrived(pair(number), came(0, number, None), now);
+    arrive(&mut member, now);
+    let [Message::Claim(_, term)] = said(&mut member)[..] else { panic!("no claim") };
+    member.handle_message(peer, Message::Agreed(pair(number), term, lease, Since(1)), now);
+    assert!(member.speaks(pair(number), now));
+    let reach = Reach { steadily: 1, lately: 1 };
+    member.handle_message(process(MemberId(2), 1), Message::Alive(Towards(7), reach), now);
+    // Now and then, until the owner has claimed it.
+    let now = now + Times::default().retry;
+    for told in [&[Message::Wanted(pair(number))][..], &[]] {
+        assert_eq!(arrive(&mut member, now), Fate::HandOver(MemberId(2)));
+        assert_eq!(said(&mut member), told);
+    }
+    let to = Term { count: term.count + 1, by: process(MemberId(2), 1) };
+    member.handle_message(peer, Message::Yield(pair(number), to), now);
+    assert_eq!(said(&mut member), [Message::Yielded(pair(number), to)]);
+    let now = now + Times::default().retry;
+    assert_eq!(arrive(&mut member, now), Fate::HandOver(MemberId(2)));
+    assert_eq!(said(&mut member), []);
+}
+
+#[test]
+fn an_owner_claims_what_another_member_says_is_wanted() {
+    let (mut member, peer, lease, now) = alone();
+    member.handle_message(process(MemberId(2), 1), Message::Wanted(pair(1)), now);
+    let [Message::Claim(_, term)] = said(&mut member)[..] else { panic!("no claim") };
+    member.handle_message(peer, Message::Agreed(pair(1), term, lease, Since(1)), now);
+    assert!(member.speaks(pair(1), now));
+    // Not of a stranger, nor where another one is the owner.
+    member.handle_message(process(MemberId(5), 1), Message::Wanted(pair(2)), now);
+    let reach = Reach { steadily: 1, lately: 1 };
+    member.handle_message(process(MemberId(2), 1), Message::Alive(Towards(7), reach), now);
+    let is_others = |number: &usize| owner(pair(*number), [1, 2].map(MemberId)) == Some(MemberId(2));
+    let number = (2..50).find(is_others).unwrap();
+    member.handle_message(process(MemberId(2), 1), Message::Wanted(pair(number)), now);
+    assert_eq!(said(&mut member), []);
+}
+
 #[test]
 fn who_is_outbid_is_silent_says_so_and_hands_over_once() {
     let (mut member, peer, lease, now) = alone();
