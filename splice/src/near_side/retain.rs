@@ -69,7 +69,11 @@ impl NearFlow {
         if self.run.came != Some((first, false)) {
             return ControlFlow::Continue(());
         }
-        self.carry_retained(expected, first, |is_beginning| msn > 0 || !is_beginning, ctx)
+        let between = (expected, first);
+        if !self.may_carry(between, msn > 0, ctx) {
+            return ControlFlow::Continue(());
+        }
+        self.carry_retained(between, ctx)
     }
 
     /// This request came, and may be the first. Some before it may be what the target lacks, and is
@@ -119,53 +123,52 @@ impl NearFlow {
     fn carry_unacknowledged(&mut self, psn: Psn, ctx: &mut Context<'_>) -> ControlFlow<()> {
         let lacking = ctx.retention.as_ref().and_then(|retention| self.unacknowledged(psn, retention));
         let Some((from, is_its)) = lacking else { return ControlFlow::Continue(()) };
-        let carried = self.carry_retained(from, psn, |is_beginning| is_its || !is_beginning, ctx);
-        if !self.near.expects(psn) && !self.near.begins_at(psn) {
-            // Without room: as if nothing had been known.
+        if !self.may_carry((from, psn), is_its, ctx) {
+            return ControlFlow::Continue(());
+        }
+        self.near.begin_retained(from);
+        let carried = self.carry_retained((from, psn), ctx);
+        if !self.near.expects(psn) {
+            // Not all of it could be read: as if nothing had been known.
             self.near.begin_retained(psn);
         }
         carried
     }
 
-    /// Carries what is retained from one PSN up to another, if that is all of it, of one message,
-    /// and there is room. `may_begin` says if the first of them may be carried, which begins the
-    /// message or does not.
-    fn carry_retained(
-        &mut self,
-        from: Psn,
-        to: Psn,
-        may_begin: impl Fn(bool) -> bool,
-        ctx: &mut Context<'_>,
-    ) -> ControlFlow<()> {
-        let mut carried = ControlFlow::Continue(());
-        let Some(mut retention) = ctx.retention.take() else { return carried };
-        let run = std::mem::take(&mut self.run);
+    /// Tells if what lies between these PSNs is all retained, of one message, and finds room.
+    /// `may_begin`: the first of it may begin the message.
+    fn may_carry(&mut self, between: (Psn, Psn), may_begin: bool, ctx: &mut Context<'_>) -> bool {
         let class = self.class_of(self.demand.judged.into(), ctx.classes);
         let fits = |bytes: &usize| {
             *bytes <= ctx.settings.flow_buffer() && ctx.senders.has_room(class, bytes + MAX_HEAD)
         };
-        let (key, between) = (self.key(), (from, to));
+        let Some(retention) = ctx.retention.as_mut() else { return false };
+        if retention.bytes_between(&self.run, between.0, between.1).filter(fits).is_none() {
+            return false;
+        }
+        let key = self.key();
         let mut message = None;
-        let is_one = retention.bytes_between(&run, from, to).filter(fits).is_some()
-            && retention.read_between(&run, &key, between, |packet| {
-                let opcode = packet.bth.opcode;
-                let kind = *message.get_or_insert(opcode.kind());
-                let begins = opcode.starts_message();
-                let is_first = packet.bth.psn == from;
-                kind == opcode.kind() && if is_first { may_begin(begins) } else { !begins }
-            });
-        if is_one {
-            if self.near.begins_at(to) {
-                self.near.begin_retained(from);
-            }
-            let is_whole = retention.read_between(&run, &key, between, |packet| {
-                carried = self.carry_one(packet, ctx);
-                carried.is_continue() && self.near.expects(packet.bth.psn.next())
-            });
-            if is_whole {
-                self.near.note_all_retained(to);
-                retention.note_carried();
-            }
+        retention.read_between(&self.run, &key, between, |packet| {
+            let opcode = packet.bth.opcode;
+            let kind = *message.get_or_insert(opcode.kind());
+            let is_first = packet.bth.psn == between.0;
+            kind == opcode.kind() && (!opcode.starts_message() || is_first && may_begin)
+        })
+    }
+
+    /// Carries what lies between these PSNs, which it [may](Self::may_carry).
+    fn carry_retained(&mut self, between: (Psn, Psn), ctx: &mut Context<'_>) -> ControlFlow<()> {
+        let mut carried = ControlFlow::Continue(());
+        let Some(mut retention) = ctx.retention.take() else { return carried };
+        let run = std::mem::take(&mut self.run);
+        let key = self.key();
+        let is_whole = retention.read_between(&run, &key, between, |packet| {
+            carried = self.carry_one(packet, ctx);
+            carried.is_continue() && self.near.expects(packet.bth.psn.next())
+        });
+        if is_whole {
+            self.near.note_all_retained(between.1);
+            retention.note_carried();
         }
         self.run = run;
         *ctx.retention = Some(retention);
