@@ -23,10 +23,10 @@ impl Near {
         self.incarnation.hinted() == Some(psn)
     }
 
-    /// Returns whether the target has named a PSN before this one, which lies before the first.
-    /// What lies from there on it lacks.
-    pub(super) fn is_hinted_before(&self, psn: Psn) -> bool {
-        self.incarnation.hinted().is_some_and(|hinted| hinted.is_before(psn))
+    /// Returns whether the target has named this PSN, or one before it, which lies before the
+    /// first: it lacks what lies from there on.
+    pub(super) fn lacks(&self, psn: Psn) -> bool {
+        self.incarnation.hinted().is_some_and(|hinted| !psn.is_before(hinted))
     }
 
     /// Begins at a PSN before the first. A PSN before that, which the target has named, stays in
