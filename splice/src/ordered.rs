@@ -105,7 +105,7 @@ impl Numbering {
         }
         let flows = &self.flows;
         let last_use = |slot| flows.get(slot).map(|flow: &Numbered| flow.last);
-        let Some(slot) = self.stalest.take(last_use, ctx.settings.rtt, ctx.now) else { return false };
+        let Some(slot) = self.stalest.take(last_use, ctx.settings.grace(), ctx.now) else { return false };
         if let Some(flow) = self.flows.get_mut(slot) {
             flow.whole.abandon(ctx.settings.grouping.other(flow.key.requester), ctx.senders);
         }
@@ -332,7 +332,7 @@ impl Ordering {
             let flow: &Ordered = flows.get(slot)?;
             Some(flow.stuck.map_or(flow.last, |_| ctx.now))
         };
-        let slot = self.stalest.take(last_use, ctx.settings.rtt, ctx.now)?;
+        let slot = self.stalest.take(last_use, ctx.settings.grace(), ctx.now)?;
         self.remove(slot);
         Some(())
     }

@@ -131,6 +131,12 @@ impl Settings {
         self.flow_buffer.unwrap_or(fitting)
     }
 
+    /// The time for which nothing that is in use need give way to something new: twice what an
+    /// answer takes, and what hosts and queues add to that.
+    pub(crate) fn grace(&self) -> Duration {
+        2 * self.rtt + Duration::from_millis(50)
+    }
+
     /// The most memory that a [`crate::Gateway`] allocates, in bytes, whatever the hosts and the
     /// peer send. The driver's sockets and buffers come on top.
     #[must_use]

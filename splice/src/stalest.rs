@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Bound: an entry for each of the table's, and as many and [`SPARE`] for some that are gone.
 #[derive(Debug)]
 pub(crate) struct Stalest<K> {
-    /// Each with when it had last been used when it was put here.
+    /// Entries, with when each had last been used when it was put here.
     order: VecDeque<(K, Instant)>,
 }
 
@@ -20,12 +20,6 @@ pub(crate) struct Stalest<K> {
 const SPARE: usize = 64;
 /// Entries in use that are looked at for one that is not.
 const LOOKS: usize = 64;
-
-/// The time for which an entry is not stale. What was sent by it is there by then, and whatever
-/// takes its place overtakes nothing.
-fn grace(rtt: Duration) -> Duration {
-    2 * rtt + Duration::from_millis(50)
-}
 
 impl<K> Default for Stalest<K> {
     fn default() -> Self {
@@ -49,11 +43,13 @@ impl<K: Copy> Stalest<K> {
         self.order.push_back((key, now));
     }
 
-    /// Takes out the one that is to give way. `last_use`: of one that is gone there is none.
+    /// Takes out the one that is to give way. `last_use`: of one that is gone there is none. One
+    /// that was used within the `grace` is not stale: what was sent by it is there by then, and
+    /// whatever takes its place overtakes nothing.
     pub(crate) fn take(
         &mut self,
         last_use: impl Fn(K) -> Option<Instant>,
-        rtt: Duration,
+        grace: Duration,
         now: Instant,
     ) -> Option<K> {
         let mut looks = 0;
@@ -69,7 +65,7 @@ impl<K: Copy> Stalest<K> {
                 continue;
             }
             // The others are younger, or nearly so.
-            if now.saturating_duration_since(last) < grace(rtt) {
+            if now.saturating_duration_since(last) < grace {
                 return None;
             }
             self.order.pop_front();
@@ -85,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    const RTT: Duration = Duration::from_millis(10);
+    const GRACE: Duration = Duration::from_millis(70);
 
     #[test]
     fn the_one_that_was_not_used_for_longest_gives_way() {
@@ -97,7 +93,7 @@ mod tests {
             stalest.enter(*key, *at, *key as usize, |_| true);
         }
         let mut take =
-            |used: &BTreeMap<u32, Instant>, now| stalest.take(|key| used.get(&key).copied(), RTT, now);
+            |used: &BTreeMap<u32, Instant>, now| stalest.take(|key| used.get(&key).copied(), GRACE, now);
         assert_eq!(take(&used, at(69)), None, "it may still have something on its way");
         used.insert(0, at(60));
         used.remove(&1);

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use roce::unheard::{Room, Unheard};
 use slotmap::SlotMap;
@@ -64,9 +64,9 @@ struct Share {
 ///
 /// At the limit flows give way that the target has never answered ([`Unheard`]). For one that it
 /// has answered they do where they have more than a [part](UNHEARD_PART) of the limit. For another
-/// one they do after a [time](grace); if its requester has [much](MUCH_PART) there, it is its
-/// requester's own that does. So whoever invents source addresses keeps nobody's flows from a
-/// target for longer. Where nothing gives way, the packet is dropped.
+/// one they do after a [time](crate::Settings::grace); if its requester has [much](MUCH_PART)
+/// there, it is its requester's own that does. So whoever invents source addresses keeps nobody's
+/// flows from a target for longer. Where nothing gives way, the packet is dropped.
 ///
 /// Bound: as many as flows.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -87,12 +87,6 @@ const UNHEARD_PART: usize = 8;
 /// Part of the limit, as a divisor, beyond which a requester's flows that a target has never
 /// answered take nobody else's place.
 const MUCH_PART: usize = 64;
-
-/// The time for which a flow need not give way to another one that begins: twice what an answer
-/// takes, and what hosts and queues add to that.
-fn grace(rtt: Duration) -> Duration {
-    2 * rtt + Duration::from_millis(50)
-}
 
 impl Targets {
     pub(super) fn new() -> Self {
@@ -281,7 +275,7 @@ impl NearSide {
     /// has never answered gives way for it, as if its packets had been lost.
     pub(super) fn make_way(&mut self, slot: NearKey, len: usize, ctx: &mut Context<'_>) -> bool {
         let limit = hard_limit(ctx.settings.total_buffer);
-        let (now, grace) = (ctx.now, grace(ctx.settings.rtt));
+        let (now, grace) = (ctx.now, ctx.settings.grace());
         let is_old = |waiting: &Waiting| now.saturating_duration_since(waiting.since) >= grace;
         for _ in 0..LOOKS {
             let Some(flow) = self.flows.get(slot) else { return false };
