@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-use roce::hosts::ALPHA;
+use roce::hosts::{ALPHA, Hosts};
 
 use super::{HostPair, LeaseId, MOST_MEMBERS, MemberId, Message, News, Outbox, Process, Since, Term, owner};
 
@@ -20,7 +20,7 @@ pub(super) struct Arbiter {
     by_pair: BTreeMap<HostPair, Agreement>,
     most: usize,
     /// Pairs that each member has begun.
-    shares: BTreeMap<MemberId, usize>,
+    shares: Hosts<MemberId>,
     /// Counts agreements.
     agreements: u64,
     /// The last holder that was asked whether it still claims its pair.
@@ -77,7 +77,7 @@ impl Arbiter {
             by_pair: BTreeMap::new(),
             // A member that is alone has its share of these: as many as it may claim.
             most: most.saturating_add(most.div_ceil(ALPHA)),
-            shares: BTreeMap::new(),
+            shares: Hosts::default(),
             agreements: 0,
             asked: None,
             next_look: abstains_until,
@@ -186,19 +186,18 @@ impl Arbiter {
         }
         let may_begin = self.may_begin(member);
         if may_begin {
-            *self.shares.entry(member).or_default() += 1;
+            self.shares.join(member);
         }
         may_begin
     }
 
     fn may_begin(&self, member: MemberId) -> bool {
-        let own = self.shares.get(&member).copied().unwrap_or(0);
-        own < self.most.saturating_sub(self.by_pair.len()).saturating_mul(ALPHA)
+        self.shares.may_join(member, self.by_pair.len(), self.most)
     }
 
     fn remove(&mut self, pair: HostPair) {
         if let Some(agreement) = self.by_pair.remove(&pair) {
-            leave(&mut self.shares, agreement.begun_by);
+            self.shares.leave(agreement.begun_by);
         }
     }
 
@@ -273,7 +272,7 @@ impl Arbiter {
             let time = if agreement.holder.is_some() { remembered } else { remembered.min(LOOK_EVERY) };
             let is_kept = now.saturating_duration_since(agreement.used) < time;
             if !is_kept {
-                leave(shares, agreement.begun_by);
+                shares.leave(agreement.begun_by);
             }
             is_kept
         });
@@ -282,10 +281,3 @@ impl Arbiter {
 
 /// How long a claim without an agreement is kept, and between two looks through a full table.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// One of a member's pairs is gone.
-fn leave(shares: &mut BTreeMap<MemberId, usize>, member: MemberId) {
-    if let Some(own) = shares.get_mut(&member) {
-        *own = own.saturating_sub(1);
-    }
-}
