@@ -13,7 +13,7 @@ use splice::members::wire::Word;
 use splice::members::{
     HostPair, LeaseId, MemberId, Message, Process, Reach, Since, Term, Times, Towards,
 };
-use splice::site::{Ends, Gateways, Site, SiteConfig, Way};
+use splice::site::{Ends, Site, SiteConfig, Way};
 
 const TOWARDS: Towards = Towards(7);
 /// This member, the other one of its site, and those of the other site.
@@ -41,17 +41,9 @@ fn read(input: &[u8]) {
     assert_eq!(again.read(), Some((incarnation, message)));
 }
 
-struct Cores(Vec<Gateway>);
-
-impl Gateways for Cores {
-    fn gateway(&mut self, place: usize) -> Option<&mut Gateway> {
-        self.0.get_mut(place)
-    }
-}
-
 struct World {
     site: Site,
-    cores: Cores,
+    cores: Vec<Gateway>,
     now: Instant,
     /// Beats and claims that were not answered, by the gateway that leads to whom they are for.
     beats: BTreeMap<usize, u64>,
@@ -76,7 +68,7 @@ fn run(input: &[u8]) {
         times: Times::default(),
         pairs: 8,
     };
-    let cores = Cores((0..3).map(gateway).collect());
+    let cores = (0..3).map(gateway).collect();
     let site = Site::new(config, now);
     let mut world =
         World { site, cores, now, beats: BTreeMap::new(), claims: Vec::new(), agreed: BTreeSet::new() };

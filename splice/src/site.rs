@@ -57,9 +57,9 @@ pub struct SiteStats {
 pub struct Spoken {
     /// All of them.
     pub pairs: usize,
-    /// Those that it began to speak for, and one of them.
+    /// Pairs that it began to speak for, and one of them.
     pub begun: (usize, Option<HostPair>),
-    /// Those that it speaks for no more, and one of them.
+    /// Pairs that it speaks for no more, and one of them.
     pub ended: (usize, Option<HostPair>),
 }
 
@@ -138,6 +138,12 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 pub trait Gateways {
     /// Returns the one at a place.
     fn gateway(&mut self, place: usize) -> Option<&mut Gateway>;
+}
+
+impl Gateways for Vec<Gateway> {
+    fn gateway(&mut self, place: usize) -> Option<&mut Gateway> {
+        self.get_mut(place)
+    }
 }
 
 impl Site {

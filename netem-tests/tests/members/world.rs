@@ -40,17 +40,9 @@ fn member(node: usize) -> MemberId {
     MemberId(u32::try_from(node).unwrap() + 1)
 }
 
-struct Cores(Vec<Gateway>);
-
-impl Gateways for Cores {
-    fn gateway(&mut self, place: usize) -> Option<&mut Gateway> {
-        self.0.get_mut(place)
-    }
-}
-
 /// A gateway's process: a [`Gateway`] towards each other one, by their order.
 struct Node {
-    cores: Cores,
+    cores: Vec<Gateway>,
     site: Site,
     incarnation: u64,
 }
@@ -160,7 +152,7 @@ impl World {
             core
         };
         let others = (0..ALL).filter(|other| *other != node);
-        let cores = Cores(others.clone().map(towards).collect());
+        let cores = others.clone().map(towards).collect();
         let named = |other: usize| (member(other), place(node, other));
         let (own, peers): (Vec<_>, Vec<_>) = others.partition(|other| site_of(*other) == site_of(node));
         let config = SiteConfig {
@@ -239,7 +231,7 @@ impl World {
 
     /// Returns how many requests a gateway retains.
     pub(crate) fn retained(&self, node: usize) -> u32 {
-        let cores = self.nodes[node].iter().flat_map(|node| &node.cores.0);
+        let cores = self.nodes[node].iter().flat_map(|node| &node.cores);
         cores.filter_map(Gateway::retention).map(Retention::used).sum()
     }
 
@@ -365,7 +357,7 @@ impl World {
         let now = self.now();
         let Some(process) = &mut self.nodes[node] else { return };
         let mut frames = Vec::new();
-        for (place, core) in process.cores.0.iter_mut().enumerate() {
+        for (place, core) in process.cores.iter_mut().enumerate() {
             let from = process.site.member_at(place).unwrap();
             while let Some(word) = core.take_word() {
                 process.site.handle_word(from, &word, now);
@@ -385,7 +377,7 @@ impl World {
         if process.site.next_timeout() <= now {
             process.site.handle_timeout(now);
         }
-        for core in &mut process.cores.0 {
+        for core in &mut process.cores {
             if core.next_timeout(now).is_some_and(|at| at <= now) {
                 core.handle_timeout(now);
             }
@@ -415,12 +407,12 @@ impl World {
         let datagram = Datagram::parse(frame).unwrap();
         let ends = [datagram.addressing.src, datagram.addressing.dst];
         match process.site.arrived(ends, handed_by, now) {
-            Way::Here(place) => process.cores.0[place].handle_lan(&datagram, now),
+            Way::Here(place) => process.cores[place].handle_lan(&datagram, now),
             Way::HandOver(place) => {
                 assert_eq!(handed_by, None, "handed over twice");
                 assert_eq!(site_of(node_at(node, place)), site_of(node));
                 self.handed_over += 1;
-                process.cores.0[place].hand_over(frame, now);
+                process.cores[place].hand_over(frame, now);
             }
             Way::Dropped => {}
         }
@@ -433,9 +425,9 @@ impl World {
         let Some(Node { cores, site, .. }) = &mut self.nodes[node] else { return };
         site.settle(cores, now);
         while let Some((place, word)) = site.poll_word() {
-            cores.0[place].send_word(&word, now);
+            cores[place].send_word(&word, now);
         }
-        for (place, core) in cores.0.iter_mut().enumerate() {
+        for (place, core) in cores.iter_mut().enumerate() {
             while let Some(len) = core.poll_lan(now, &mut buffer) {
                 let datagram = Datagram::parse(&buffer[..len]).unwrap();
                 let (src, dst) = (datagram.addressing.src, datagram.addressing.dst);
@@ -469,7 +461,7 @@ impl World {
             let Some(Node { cores, site, .. }) = process else { continue };
             let live: Vec<_> = site.live(self.now()).collect();
             text += &format!("{node}: {live:?} {:?}\n", site.stats());
-            for (place, core) in cores.0.iter().enumerate() {
+            for (place, core) in cores.iter().enumerate() {
                 let to = node_at(node, place);
                 let flows: Vec<_> = core
                     .reports()
