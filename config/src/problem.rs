@@ -14,7 +14,7 @@ pub(crate) type Source = Arc<NamedSource<String>>;
 /// Words that only point at the place.
 const POINTERS: [&str; 8] =
     ["found here", "named here", "here", "misspelt?", "unknown", "of no use", "one too many", "the second"];
-/// The same, before the name of another file.
+/// Words that do so before the name of another file.
 const COMPARED: &str = "compared with ";
 
 /// One thing wrong with a file. As a [`Diagnostic`] it renders with an excerpt of the file.

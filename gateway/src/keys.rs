@@ -133,7 +133,7 @@ pub enum KeysError {
     /// The clock stands before 1970.
     #[error("the system clock is wrong: {0}")]
     Clock(#[from] SystemTimeError),
-    /// It stands before any gateway of this version ran.
+    /// The clock stands before any gateway of this version ran.
     #[error("this machine's clock says {0}: set it first, or certificates made now expire years too early")]
     Early(Date),
 }

@@ -330,7 +330,7 @@ enum Part {
 /// Pairs whose speaker at the other site has changed, and pairs that were displaced here.
 ///
 /// # Bounds
-/// One entry for each pair that either table may know.
+/// An entry for each pair that either table may know.
 #[derive(Debug, Default)]
 struct News(BTreeSet<HostPair>);
 
@@ -474,7 +474,7 @@ impl Members {
         }
     }
 
-    /// The pair has nobody who may speak for it, whom anything comes to.
+    /// Somebody says that something comes for the pair, and that nobody may speak for it.
     fn wanted(&mut self, pair: HostPair, now: Instant) {
         // Nobody has sent anything: either host stands for it.
         if owner(pair, self.live(now)) == Some(self.me.member) && self.make_room(pair, pair.low) {
@@ -579,7 +579,7 @@ impl Members {
                 (other.heard, other.reach) = (Some(now), reach.within(self.peers.len()));
             }
         } else if let Message::Wanted(pair) = message
-            && self.others.iter().any(|other| other.member == from.member)
+            && self.is_of_site(from.member)
         {
             self.wanted(pair, now);
         } else if let Some(place) = self.peers.iter().position(|peer| peer.member() == from.member) {
@@ -634,7 +634,7 @@ impl Members {
         }
     }
 
-    /// Nobody else speaks to hosts here.
+    /// Returns true for a member of the own site. Nobody else speaks to hosts here.
     fn is_of_site(&self, member: MemberId) -> bool {
         member == self.me.member || self.others.iter().any(|other| other.member == member)
     }

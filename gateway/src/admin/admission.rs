@@ -262,7 +262,7 @@ impl Listener {
 pub(super) enum Refused {
     /// It is for another host: a web page may have its name point here (DNS rebinding).
     Host,
-    /// It is for several hosts: which one is meant, another reader of it may see otherwise.
+    /// The request is for several hosts. Another reader of it may see another one meant.
     Hosts,
     /// It lacks the token.
     Token,

@@ -10,9 +10,9 @@ use crate::telemetry::Snapshot;
 /// The gateways of this site, in what goes to the peer's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MembersStatus {
-    /// Those that take part now, as this one sees them.
+    /// Gateways that take part now, as this one sees them.
     pub live: Vec<String>,
-    /// Those that do not.
+    /// Gateways that do not.
     pub absent: Vec<String>,
     /// Pairs of hosts that this gateway speaks for; with the first gateway of the peer's site, as
     /// all that follow.

@@ -54,7 +54,7 @@ fn taken_socket(
 pub enum Former {
     /// There is none.
     None,
-    /// This one's, with the same rules.
+    /// The interface of this one, with the same rules.
     Same,
     /// Another one, by its name. No gateway begins there as long as its lock lives.
     Other(String, UnixListener),

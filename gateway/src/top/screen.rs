@@ -74,7 +74,7 @@ fn fitted(line: Line<'static>, width: usize) -> Line<'static> {
     Line { spans, ..line }
 }
 
-/// The same for a cell of a table.
+/// Cuts a cell of a table in the same way.
 fn cut(text: String, width: usize) -> String {
     match text.chars().count() <= width {
         true => text,

@@ -41,15 +41,21 @@ async fn one_cause_is_named_the_gravest_first() {
     assert!(shown.contains("\nstopping told so 3.0 s ago; not healthy\n"), "{shown}");
 }
 
+/// A gateway with another peer, changed like that; and the telemetry of both.
+fn with_another(start: Instant, change: impl FnOnce(&mut config::Peer)) -> (Arc<Admin>, [Arc<Telemetry>; 2]) {
+    let (first, telemetry) = admin(start);
+    let (other, far) = admin(start);
+    let mut other = Arc::into_inner(other).unwrap();
+    change(&mut other.config.peer);
+    let first = Arc::into_inner(first).unwrap();
+    (Arc::new(first.with_others(vec![Arc::new(other)])), [telemetry, far])
+}
+
 /// One peer's outage leads no other peer's hosts away.
 #[tokio::test]
 async fn of_several_peers_one_is_enough_unless_one_is_named() {
     let start = Instant::now();
-    let (first, telemetry) = admin(start);
-    let (other, far) = admin(start);
-    let mut other = Arc::into_inner(other).unwrap();
-    other.config.peer.name = "c".to_owned();
-    let admin = Arc::new(Arc::into_inner(first).unwrap().with_others(vec![Arc::new(other)]));
+    let (admin, [telemetry, far]) = with_another(start, |peer| peer.name = "c".to_owned());
     let causes = async |peer| {
         let health = asked(&admin, peer).await;
         assert_eq!(health.is_healthy, health.cause.is_none());
@@ -69,11 +75,9 @@ async fn of_several_peers_one_is_enough_unless_one_is_named() {
 #[tokio::test]
 async fn another_gateway_of_the_site_is_healthy_by_its_own_session() {
     let start = Instant::now();
-    let (first, telemetry) = admin(start);
-    let (other, sibling) = admin(start);
-    let mut other = Arc::into_inner(other).unwrap();
-    (other.config.peer.name, other.config.peer.relation) = ("a2".to_owned(), Relation::Sibling);
-    let admin = Arc::new(Arc::into_inner(first).unwrap().with_others(vec![Arc::new(other)]));
+    let (admin, [telemetry, sibling]) = with_another(start, |peer| {
+        (peer.name, peer.relation) = ("a2".to_owned(), Relation::Sibling);
+    });
     telemetry.session(SessionState::Up, None, start);
     assert_eq!(asked(&admin, Some("a2")).await.why, "session with a2: connecting");
     sibling.session(SessionState::Up, None, start);
