@@ -366,7 +366,10 @@ impl FarSide {
         let turn = if flow.asking.asks { flow.turn(ctx) } else { Turn::Own };
         let room = out.get_mut(headroom(&flow.addressing)..).unwrap_or_default();
         if turn == Turn::Own
-            && let Some(len) = flow.far.poll_transmit(ctx.now, room)
+            && let Some(len) = match flow.asking.asks {
+                true => flow.far.poll_question(ctx.now, room),
+                false => flow.far.poll_transmit(ctx.now, room),
+            }
         {
             flow.asking.spoke = Some(ctx.now);
             if !flow.asking.asks {

@@ -385,6 +385,15 @@ impl<B: AsRef<[u8]>> Far<B> {
         Some(len)
     }
 
+    /// The same for a flow that asks for its requester. The first packet wants an answer by itself:
+    /// the rest of its message may still be on its way here.
+    pub fn poll_question(&mut self, now: Instant, out: &mut [u8]) -> Option<usize> {
+        if self.window.in_flight() == 0 {
+            self.since_ack_req = self.config.ack_req_every;
+        }
+        self.poll_transmit(now, out)
+    }
+
     /// Returns true while the target is left alone with what it was not ready for, or with all that
     /// is outstanding. What it has answered before is another matter: its next incarnation may be
     /// ready for that.

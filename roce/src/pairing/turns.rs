@@ -11,6 +11,9 @@ use crate::wire::{Psn, Qpn};
 /// Queued flows looked at when a window falls free: those at the front may want other PSNs than
 /// have.
 const SCAN: usize = 8;
+/// Packets that two hosts' questions may have out before each asks with one. Whatever stands before
+/// a host that is busy is waited for by all that ask there, and of its answers one is enough.
+const MOST_OUT: u32 = 64;
 /// So many flows that have had no turn go before one that has had some in vain, while any of either
 /// wait.
 const STREAK: u32 = 16;
@@ -217,7 +220,9 @@ impl Turns {
         };
         let (Some(at), Some(pair)) = (wait.window, self.pairs.get_mut(&hosts)) else { return false };
         let question = pair.windows.get_mut(at);
-        if !question.is_some_and(|question| matches!(question.state, State::Open(until) if now < until)) {
+        let open = question.filter(|question| matches!(question.state, State::Open(until) if now < until));
+        let Some(is_first) = open.map(|question| question.out == 0) else { return false };
+        if !is_first && pair.windows.out() >= MOST_OUT {
             return false;
         }
         let widened = loop {
@@ -239,6 +244,7 @@ impl Turns {
         let first = question.sent.map_or(now, |(first, _)| first);
         question.sent = Some((first, now));
         question.asks = question.asks.wrapping_add(1);
+        question.out += 1;
         question.patience = patience.max(question.patience);
         self.await_repeat(flow, now);
         true
@@ -362,7 +368,7 @@ impl Turns {
             wait.wants_alone = true;
             return Weight::AskAlone;
         }
-        question.heard = Some(heard);
+        (question.heard, question.out) = (Some(heard), 0);
         let (State::Open(until) | State::Ending(until)) = question.state else { return Weight::AskAgain };
         if !question.is_extended {
             question.is_extended = true;
@@ -490,7 +496,7 @@ impl Turns {
                 |question: &&mut Question| matches!(question.repeat, Repeat::At(due, _) if due == at);
             let is_open = |question: &&mut Question| matches!(question.state, State::Open(_));
             if let Some(question) = question.filter(is_due).filter(is_open) {
-                question.is_repeated = true;
+                (question.is_repeated, question.out) = (true, 0);
                 events.push_back(Event::Repeat(flow));
             }
         }
@@ -598,6 +604,7 @@ fn open(
         since: now,
         patience,
         asks: before.map_or(0, |before| before.asks),
+        out: 0,
         repeat: Repeat::None,
         is_repeated: before.is_some_and(|before| before.is_repeated),
         heard: before.and_then(|before| before.heard),

@@ -31,6 +31,9 @@ pub(super) struct Question {
     pub(super) patience: Duration,
     /// How often something was sent, modulo 2^32.
     pub(super) asks: u32,
+    /// How often since it was last to be asked: in this turn, once more, or again.
+    #[serde(skip)]
+    pub(super) out: u32,
     /// When it is repeated if it has no answer by then.
     pub(super) repeat: Repeat,
     /// It was.
@@ -196,6 +199,12 @@ impl Windows {
         self.0.values().any(|question| question.is_alone && question.state != State::Lapsed)
     }
 
+    /// Returns how many packets are out whose answers may still come.
+    pub(super) fn out(&self) -> u32 {
+        let are_out = self.0.values().filter(|question| question.state != State::Lapsed);
+        are_out.map(|question| question.out).sum()
+    }
+
     /// The question that this may answer, and how it does.
     pub(super) fn asker(&self, psn: Psn, word: Word) -> Option<(&Question, Fit)> {
         let question = self.before(psn.get())?;
@@ -281,6 +290,7 @@ mod tests {
             since: start(),
             patience: Duration::ZERO,
             asks: 0,
+            out: 0,
             repeat: Repeat::None,
             is_repeated: false,
             heard: None,

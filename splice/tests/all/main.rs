@@ -9,6 +9,7 @@
 
 mod allocation;
 mod answers;
+mod busy;
 mod classes;
 mod crowd;
 mod fair;
