@@ -157,6 +157,12 @@ struct Places {
     counted: u32,
     /// On the target's list: its mid-message ACKs are withheld until that has answered more.
     awaits_target: bool,
+    /// The first packet of this burst that found no room.
+    #[serde(skip)]
+    refused: Option<Psn>,
+    /// It has nothing on its way there, since a packet found no room.
+    #[serde(skip)]
+    is_hungry: bool,
     /// Its place in `unheard`.
     #[serde(skip)]
     unheard: Option<Ticket>,
@@ -175,6 +181,8 @@ impl Places {
             target,
             counted: 0,
             awaits_target: false,
+            refused: None,
+            is_hungry: false,
             unheard: None,
             renewal: None,
         }
@@ -260,22 +268,20 @@ impl NearSide {
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let silence = flow.note_activity(ctx.now);
+        flow.places.refused = flow.places.refused.filter(|_| silence < ctx.settings.grace());
         flow.near.adopt(self.config.newest());
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         if flow.resend(packet, ctx) {
             return self.touch(slot);
         }
         let class = flow.judge(addressing, packet, ctx);
-        // One that failed asks for none, and refuses while there is no session, too.
-        let asks_no_room = flow.near.is_failed() || flow.near.asks_no_room(packet, ctx.now);
-        let len = packet.bytes.len();
-        let has_room = asks_no_room || ctx.senders.has_room(class, len) && self.make_way(slot, len, ctx);
-        if !has_room {
+        if !self.has_room_for(slot, class, packet, ctx) {
             return self.drop_without_room(slot, class, packet, ctx);
         }
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let has_headroom = ctx.senders.has_headroom(class);
-        let target_keeps_up = self.targets.keeps_up(&flow.places, len, ctx.settings.total_buffer);
+        let (len, total_buffer) = (packet.bytes.len(), ctx.settings.total_buffer);
+        let target_keeps_up = self.targets.keeps_up(&flow.places, len, total_buffer);
         flow.near.set_writable(has_headroom && target_keeps_up, ctx.now);
         if !has_headroom {
             self.withheld.add(slot, &mut flow.places.withheld, class);
@@ -310,10 +316,31 @@ impl NearSide {
         self.touch(slot);
     }
 
+    /// Tells whether the flow may take this packet, and makes way for it.
+    fn has_room_for(
+        &mut self,
+        slot: NearKey,
+        class: usize,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> bool {
+        let Some(flow) = self.flows.get(slot) else { return false };
+        // One that failed asks for none, and refuses while there is no session, too.
+        if flow.near.is_failed() || flow.near.asks_no_room(packet, ctx.now) {
+            return true;
+        }
+        // The target would expect what came before, which begins the flow.
+        let is_early = !flow.near.is_started()
+            && flow.places.refused.is_some_and(|first| first.is_before(packet.bth.psn));
+        !is_early && ctx.senders.has_room(class, packet.bytes.len()) && self.make_way(slot, packet, ctx)
+    }
+
     /// There is no room for this packet.
     fn drop_without_room(&mut self, slot: NearKey, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         ctx.stats.drop_lan(LanDrop::NoRoom);
+        let psn = packet.bth.psn;
+        flow.places.refused = flow.places.refused.filter(|first| first.is_before(psn)).or(Some(psn));
         let is_told = flow.near.pause(packet, ctx.now);
         // Who is not told that it is to wait is told to go on when there is room.
         flow.near.set_writable(false, ctx.now);

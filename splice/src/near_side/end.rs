@@ -299,7 +299,7 @@ impl NearSide {
         self.withheld.forget(flow.places.withheld, |key| self.flows.contains_key(key));
         ctx.senders.expect(0, &mut flow.demand.expected, 0);
         self.release_target(flow.places.target, ctx);
-        self.targets.leave(flow.places.target, slot);
+        self.targets.leave(&flow.places, slot);
         let key = flow.key();
         if self.by_key.get(&key) == Some(slot) {
             self.by_key.remove(&key);

@@ -3,9 +3,11 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use roce::flow::far::MAX_PACKET;
 use roce::unheard::{Room, Unheard};
+use roce::wire::Packet;
 use slotmap::SlotMap;
 
 use super::{NearKey, NearSide, Places};
@@ -35,6 +37,15 @@ struct Target {
     /// Flows whose mid-message ACKs are withheld for its sake, or whose packets found no room. Who
     /// has waited for longest comes first.
     withheld: VecDeque<NearKey>,
+    /// Requesters whose flows contend for its room.
+    #[serde(skip)]
+    contenders: usize,
+    /// Flows that it has answered and that have nothing on their way, since a packet found no room.
+    #[serde(skip)]
+    hungry: usize,
+    /// Until then room is left to flows that it has never answered: one of them found none.
+    #[serde(skip)]
+    reserved_until: Option<Instant>,
 }
 
 /// A flow with bytes on their way to a target that has never answered it.
@@ -55,6 +66,20 @@ struct Share {
     /// Those of flows that the target has never answered.
     #[serde(skip)]
     unheard: usize,
+    /// Flows that it has answered, and that have bytes on their way, or found no room for any. A
+    /// flow of a snapshot counts as soon as it sends.
+    #[serde(skip)]
+    contending: usize,
+}
+
+impl Share {
+    /// A flow contends for room, or does so no more.
+    fn contend(&mut self, target: &mut Target, before: bool, now: bool) {
+        let was_one = self.contending > 0;
+        self.contending = (self.contending + usize::from(now)).saturating_sub(usize::from(before));
+        let is_one = self.contending > 0;
+        target.contenders = target.contenders + usize::from(is_one) - usize::from(was_one);
+    }
 }
 
 /// The target hosts of all near flows, and the requesters' shares of each.
@@ -68,6 +93,11 @@ struct Share {
 /// there, it is its requester's own that does. So whoever invents source addresses keeps nobody's
 /// flows from a target for longer. Where nothing gives way, the packet is dropped.
 ///
+/// Whoever is answered takes what it left at once again, and who found no room would find none for
+/// ever. So while a flow without anything on its way waits for room, another one that has its share
+/// leaves some: an equal part of its requester's equal part. Flows that the target has never
+/// answered have a packet each, and their requester's equal part together.
+///
 /// Bound: as many as flows.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Targets {
@@ -80,6 +110,10 @@ pub(super) struct Targets {
 /// Bytes that a requester may have on their way to a target for each that is free. One that heeds
 /// nothing then stays below the limit from which on all are slowed.
 const ALPHA: usize = 5;
+
+/// How long room is left to flows that a target has never answered after one found none. A
+/// requester sends its first packets again within that.
+const RESERVED_FOR: Duration = Duration::from_secs(1);
 
 /// Part of the limit, as a divisor, that flows which a target has never answered may have without
 /// giving way to those that it has.
@@ -131,6 +165,9 @@ impl Targets {
                 unheard: 0,
                 waiting: Unheard::default(),
                 withheld: VecDeque::new(),
+                contenders: 0,
+                hungry: 0,
+                reserved_until: None,
             };
             let key = self.targets.insert(target);
             self.by_address.insert(address, key);
@@ -139,15 +176,19 @@ impl Targets {
         if let Some(target) = self.targets.get_mut(target) {
             target.shares += 1;
         }
-        let key = self.shares.insert(Share { target, requester, flows: 0, bytes: 0, unheard: 0 });
+        let key =
+            self.shares.insert(Share { target, requester, flows: 0, bytes: 0, unheard: 0, contending: 0 });
         self.by_hosts.insert((address, requester), key);
         key
     }
 
     /// A flow is gone that has nothing counted any more.
-    pub(super) fn leave(&mut self, key: TargetKey, flow: NearKey) {
+    pub(super) fn leave(&mut self, places: &Places, flow: NearKey) {
+        let key = places.target;
         let Some((share, target)) = self.both_mut(key) else { return };
         share.flows -= 1;
+        target.hungry -= usize::from(places.is_hungry);
+        share.contend(target, places.is_hungry, false);
         target.withheld.retain(|other| *other != flow);
         if share.flows > 0 {
             return;
@@ -169,7 +210,13 @@ impl Targets {
         let before = std::mem::replace(&mut places.counted, now);
         let recount = |bytes: &mut usize| *bytes = *bytes - before as usize + now as usize;
         [&mut share.bytes, &mut target.bytes].into_iter().for_each(recount);
-        let Some(ticket) = places.unheard else { return };
+        let was_hungry = places.is_hungry;
+        if now > 0 && std::mem::take(&mut places.is_hungry) {
+            target.hungry -= 1;
+        }
+        let Some(ticket) = places.unheard else {
+            return share.contend(target, before > 0 || was_hungry, now > 0 || places.is_hungry);
+        };
         [&mut share.unheard, &mut target.unheard].into_iter().for_each(recount);
         match (before, now) {
             (0, 1..) => target.waiting.enter_as(ticket, share.requester, waiting),
@@ -184,6 +231,7 @@ impl Targets {
         let Some((share, target)) = self.both_mut(places.target) else { return };
         share.unheard += places.counted as usize;
         target.unheard += places.counted as usize;
+        share.contend(target, true, false);
         target.waiting.enter_as(ticket, share.requester, waiting);
     }
 
@@ -193,6 +241,7 @@ impl Targets {
         let Some((share, target)) = self.both_mut(places.target) else { return };
         share.unheard -= places.counted as usize;
         target.unheard -= places.counted as usize;
+        share.contend(target, false, true);
         target.waiting.remove(share.requester, ticket);
     }
 
@@ -216,8 +265,38 @@ impl Targets {
         bytes + len <= soft_limit(total_buffer)
     }
 
-    /// Tells whether the flow may have so many bytes more on their way, which is no more than
-    /// `limit` together.
+    /// A packet of the flow's found no room.
+    pub(super) fn refuse(&mut self, places: &mut Places, now: Instant) {
+        let Some((share, target)) = self.both_mut(places.target) else { return };
+        if places.unheard.is_some() {
+            target.reserved_until = Some(now + RESERVED_FOR);
+        } else if places.counted == 0 && !std::mem::replace(&mut places.is_hungry, true) {
+            target.hungry += 1;
+            share.contend(target, false, true);
+        }
+    }
+
+    /// Returns how much may be on its way to a flow's target if the flow has so many bytes of that.
+    /// While others find no room, a flow that has its share leaves them some.
+    fn limit(&self, places: &Places, bytes: usize, total_buffer: usize, now: Instant) -> usize {
+        let Some((share, target)) = self.both(places.target) else { return 0 };
+        let is_short = target.hungry > 0 || target.reserved_until.is_some_and(|until| now < until);
+        let own = match places.unheard {
+            None => soft_limit(total_buffer) / (target.contenders.max(1) * share.contending.max(1)),
+            // What is left of its host's, for those that it begins.
+            Some(_) => {
+                (hard_limit(total_buffer) / target.shares.max(1)).saturating_sub(share.unheard)
+                    + places.counted as usize
+            }
+        };
+        if is_short && bytes > own.max(MAX_PACKET) {
+            short_limit(total_buffer)
+        } else {
+            hard_limit(total_buffer)
+        }
+    }
+
+    /// Tells whether the flow may have so many bytes more on their way.
     fn room_for(
         &self,
         (flow, places): (NearKey, &Places),
@@ -267,25 +346,38 @@ fn hard_limit(total_buffer: usize) -> usize {
     host_share(total_buffer) / 8 * 7
 }
 
+/// Beyond that, while others find no room, packets of flows that have their share are dropped.
+fn short_limit(total_buffer: usize) -> usize {
+    host_share(total_buffer) / 8 * 5
+}
+
 /// Flows that give way for one packet at most. Each has been opened by a packet.
 const LOOKS: usize = 64;
 
 impl NearSide {
-    /// Tells whether a flow may have so many bytes more on their way to its target. What the target
-    /// has never answered gives way for it, as if its packets had been lost.
-    pub(super) fn make_way(&mut self, slot: NearKey, len: usize, ctx: &mut Context<'_>) -> bool {
-        let limit = hard_limit(ctx.settings.total_buffer);
+    /// Tells whether a flow may have one more packet on its way to its target. What the target has
+    /// never answered gives way for it, as if its packets had been lost.
+    pub(super) fn make_way(&mut self, slot: NearKey, packet: &Packet<'_>, ctx: &mut Context<'_>) -> bool {
+        let total_buffer = ctx.settings.total_buffer;
         let (now, grace) = (ctx.now, ctx.settings.grace());
         let is_old = |waiting: &Waiting| now.saturating_duration_since(waiting.since) >= grace;
         for _ in 0..LOOKS {
-            let Some(flow) = self.flows.get(slot) else { return false };
+            let Some(flow) = self.flows.get_mut(slot) else { return false };
+            // What the flow had is forgotten where it begins earlier.
+            let begins_earlier = flow.near.begins_after(packet.bth.psn);
+            let counted = if begins_earlier { 0 } else { flow.places.counted as usize };
+            let len = packet.bytes.len().saturating_sub(flow.places.counted as usize - counted);
+            let limit = self.targets.limit(&flow.places, counted + packet.bytes.len(), total_buffer, now);
             match self.targets.room_for((slot, &flow.places), len, limit, is_old) {
                 Room::Free => return true,
                 Room::InPlaceOf(other) => {
                     ctx.stats.evicted += 1;
                     self.close(other, ctx);
                 }
-                Room::None => return false,
+                Room::None => {
+                    self.targets.refuse(&mut flow.places, now);
+                    return false;
+                }
             }
         }
         false
@@ -329,5 +421,37 @@ mod tests {
         targets.withhold(key, first);
         let order: Vec<_> = std::iter::from_fn(|| targets.release(key)).collect();
         assert_eq!(order, [second, third, first]);
+    }
+
+    /// One that waits finds room, whatever those have that take what they left at once again.
+    #[test]
+    fn a_flow_that_has_its_share_leaves_room_to_one_that_waits() {
+        const BUFFER: usize = 16 << 20;
+        let now = crate::test_clock();
+        let [first, second, target] = ["10.0.0.1", "10.0.0.2", "10.0.1.1"].map(|host| host.parse().unwrap());
+        let mut targets = Targets::new();
+        let mut flows = SlotMap::with_key();
+        let mut places = [first, first, second].map(|host| Places::new(targets.join(target, host)));
+        let slots: [NearKey; 3] = std::array::from_fn(|_| flows.insert(()));
+        let waiting = |flow| Waiting { flow, since: now };
+        let [busy, other, late] = &mut places;
+        targets.count(busy, hard_limit(BUFFER), waiting(slots[0]));
+        let limit = |targets: &Targets, places: &Places, bytes| targets.limit(places, bytes, BUFFER, now);
+        assert_eq!(limit(&targets, busy, hard_limit(BUFFER)), hard_limit(BUFFER), "nobody waits");
+        targets.refuse(late, now);
+        // Two hosts, of which the first has one flow.
+        assert_eq!(limit(&targets, busy, soft_limit(BUFFER) / 2), hard_limit(BUFFER));
+        assert_eq!(limit(&targets, busy, soft_limit(BUFFER) / 2 + 1), short_limit(BUFFER));
+        targets.refuse(other, now);
+        assert_eq!(limit(&targets, busy, soft_limit(BUFFER) / 4 + 1), short_limit(BUFFER), "now it has two");
+        for (place, slot) in [(other, slots[1]), (late, slots[2])] {
+            targets.count(place, MAX_PACKET, waiting(slot));
+        }
+        assert_eq!(limit(&targets, busy, hard_limit(BUFFER)), hard_limit(BUFFER), "nobody waits any more");
+        for (place, slot) in places.iter_mut().zip(slots) {
+            targets.count(place, 0, waiting(slot));
+            targets.leave(place, slot);
+        }
+        assert!(targets.targets.is_empty() && targets.shares.is_empty());
     }
 }
