@@ -9,7 +9,7 @@ use crate::gateway::{
     Gateway, Peer, Relation, SlowBlocks, check_members_policy, folder, read_gateway, slow_blocks,
 };
 use crate::policy::{Policy, Survive, read_policy};
-use crate::problem::{Invalid, Problem, Source};
+use crate::problem::{Invalid, Label, Problem, Source};
 use crate::read;
 use crate::report::{Content, Report};
 use crate::units::Duration;
@@ -85,7 +85,10 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
 fn unreadable(source: &Source, invalid: &Invalid) -> Invalid {
     let span = read::locate(source.inner(), "policy.file").unwrap_or(0..0);
     let help = "the path is relative to the gateway file's folder".to_owned();
-    Problem::new(Severity::Error, invalid.to_string()).at(source, span, "named here").help(Some(help)).into()
+    Problem::new(Severity::Error, invalid.to_string())
+        .at(source, span, Label::place("named here"))
+        .help(Some(help))
+        .into()
 }
 
 /// Distances below this one are hardly worth a gateway.

@@ -31,7 +31,7 @@ pub use policy::{
     Allowed, Block, Bounds, Candidates, Class, Completion, Difference, MAX_CLASSES, Match, NotQps, Policy,
     QpRange, Refuse, Scheme, Survive, Traffic, is_class_name, is_class_or_part_name, names_class,
 };
-pub use problem::{Invalid, Problem, Style, render};
+pub use problem::{Invalid, Label, Problem, Style, render};
 pub use report::{Content, Report};
 pub use serial::Serial;
 pub use units::{ByteSize, Duration, Quantity, Rate, UnitError};

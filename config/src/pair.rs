@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use crate::gateway::{Gateway, Relation};
+use crate::problem::Label;
 use crate::report::{Content, Report};
 
 /// One way in which a file contradicts its peer's.
@@ -10,7 +11,7 @@ struct Contradiction {
     /// Where in the file.
     key: &'static str,
     message: String,
-    found: String,
+    label: Label,
     help: &'static str,
     is_error: bool,
 }
@@ -32,11 +33,11 @@ pub fn check_pair(first: &Report, second: &mut Report) {
     let Some((first_file, file)) = pair else { return };
     let place = here.iter().position(|view| view.peer.name == file.peer.name).filter(|_| here.len() > 1);
     for contradiction in contradictions(first_file, file, first.path()) {
-        let Contradiction { key, message, found, help, is_error } = contradiction;
+        let Contradiction { key, message, label, help, is_error } = contradiction;
         let (key, help) = (key_at(key, place), Some(help.to_owned()));
         match is_error {
-            true => second.error_at(&key, message, found, help),
-            false => second.warning_at(&key, message, found, help),
+            true => second.error_at(&key, message, label, help),
+            false => second.warning_at(&key, message, label, help),
         }
     }
 }
@@ -58,9 +59,9 @@ fn leads(from: &Gateway, to: &Gateway) -> bool {
 fn contradictions(other: &Gateway, file: &Gateway, path: &Path) -> Vec<Contradiction> {
     let mut found = Vec::new();
     let there = path.display();
-    let mut add = |is_error, key, message: &str, label: String, help| {
+    let mut add = |is_error, key, message: &str, label: Label, help| {
         let message = format!("{message} in {there}");
-        found.push(Contradiction { key, message, found: label, help, is_error });
+        found.push(Contradiction { key, message, label, help, is_error });
     };
     names(other, file, &mut add);
     addresses(other, file, &mut add);
@@ -77,7 +78,7 @@ fn contradictions(other: &Gateway, file: &Gateway, path: &Path) -> Vec<Contradic
 }
 
 /// Severity (true: error), key, message, label, help.
-type Add<'a> = dyn FnMut(bool, &'static str, &str, String, &'static str) + 'a;
+type Add<'a> = dyn FnMut(bool, &'static str, &str, Label, &'static str) + 'a;
 
 fn names(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
     const HELP: &str = "each file's peer.name is the other's site.name";
@@ -87,18 +88,18 @@ fn names(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
             true,
             "site.name",
             "`site.name` is the same as",
-            label,
+            label.into(),
             "the sites of a pair need different names",
         );
         return;
     }
     if file.peer.name != other.site.name {
         let label = format!("the other site is {}", other.site.name);
-        add(true, "peer.name", "`peer.name` is not `site.name`", label, HELP);
+        add(true, "peer.name", "`peer.name` is not `site.name`", label.into(), HELP);
     }
     if other.peer.name != file.site.name {
         let label = format!("peer.name is {} there", other.peer.name);
-        add(true, "site.name", "`site.name` is not `peer.name`", label, HELP);
+        add(true, "site.name", "`site.name` is not `peer.name`", label.into(), HELP);
     }
 }
 
@@ -112,7 +113,7 @@ fn siblings(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
     };
     if list(file) != list(other) {
         let help = "all gateways of a site have the same list";
-        add(true, "site.gateways", "`site.gateways` differs from that", String::new(), help);
+        add(true, "site.gateways", "`site.gateways` differs from that", "".into(), help);
     }
 }
 
@@ -124,10 +125,10 @@ fn members(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
     let takes_for_one = |peer: &Gateway| peer.peer.relation == Relation::Alone;
     if is_one(other) != takes_for_one(file) {
         let label = format!("site.gateways lists {} there", other.site.gateways.len());
-        add(true, "peer.name", "`peer.site` does not fit `site.gateways`", label, HELP);
+        add(true, "peer.name", "`peer.site` does not fit `site.gateways`", label.into(), HELP);
     }
     if is_one(file) != takes_for_one(other) {
-        let label = format!("found {} gateways", file.site.gateways.len());
+        let label = Label::Value(format!("{} gateways", file.site.gateways.len()));
         add(true, "site.name", "`site.gateways` does not fit `peer.site`", label, HELP);
     }
 }
@@ -140,11 +141,11 @@ fn addresses(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
     };
     if differ(file.peer.address, other.wan.listen) {
         let label = format!("the other gateway listens on {}", other.wan.listen);
-        add(true, "peer.address", "`peer.address` is not `wan.listen`", label, HELP);
+        add(true, "peer.address", "`peer.address` is not `wan.listen`", label.into(), HELP);
     }
     if differ(other.peer.address, file.wan.listen) {
         let label = format!("peer.address is {} there", other.peer.address);
-        add(true, "wan.listen", "`wan.listen` is not `peer.address`", label, HELP);
+        add(true, "wan.listen", "`wan.listen` is not `peer.address`", label.into(), HELP);
     }
 }
 
@@ -154,7 +155,7 @@ fn prefixes(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
         if let Some(both) = both {
             let label = format!("{prefix} here, {both} there");
             let help = "each site's lan.remote names the other site's hosts, and no host is at both";
-            add(true, "lan.remote", "`lan.remote` overlaps `lan.remote`", label, help);
+            add(true, "lan.remote", "`lan.remote` overlaps `lan.remote`", label.into(), help);
         }
     }
     for (local, remote, key, message) in [
@@ -164,7 +165,7 @@ fn prefixes(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
         let left_out = local.iter().find(|prefix| !remote.iter().any(|remote| remote.contains(*prefix)));
         if let Some(prefix) = left_out {
             let help = "what is local at one site is remote at the other";
-            add(false, key, message, format!("{prefix} is in no lan.remote of the other"), help);
+            add(false, key, message, format!("{prefix} is in no lan.remote of the other").into(), help);
         }
     }
 }
@@ -178,7 +179,7 @@ fn rates(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
         let label = format!("{} here, {} there", file.peer.rate, other.peer.rate);
         let help = "reports on the faster way take up to 2 % of its rate on the slower one; \
                     below that they are thinned, and losses are repaired later";
-        add(false, "peer.rate", "`peer.rate` is far from that", label, help);
+        add(false, "peer.rate", "`peer.rate` is far from that", label.into(), help);
     }
 }
 
@@ -186,11 +187,11 @@ fn agreements(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
     if file.data_plane.threads != other.data_plane.threads {
         let label = format!("{} here, {} there", file.data_plane.threads, other.data_plane.threads);
         let help = "both gateways need as many threads; otherwise there is no session";
-        add(true, "data_plane.threads", "`data_plane.threads` differs from that", label, help);
+        add(true, "data_plane.threads", "`data_plane.threads` differs from that", label.into(), help);
     }
     if !file.wan.ciphers.iter().any(|cipher| other.wan.ciphers.contains(cipher)) {
         let help = "one cipher at least has to be in both; otherwise there is no session";
-        add(true, "wan.ciphers", "`wan.ciphers` has none of those", String::new(), help);
+        add(true, "wan.ciphers", "`wan.ciphers` has none of those", "".into(), help);
     }
     let unshared = file.lan.multicast.iter().find(|group| !other.lan.multicast.contains(group));
     let missing = other.lan.multicast.iter().find(|group| !file.lan.multicast.contains(group));
@@ -200,7 +201,7 @@ fn agreements(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
             false,
             "lan.multicast",
             "`lan.multicast` differs from that",
-            format!("{group} is in one only"),
+            format!("{group} is in one only").into(),
             help,
         );
     }
@@ -209,11 +210,11 @@ fn agreements(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
             .map(|file| file.lan.mtu.map_or("the interface's".to_owned(), |mtu| mtu.to_string()));
         let help = "hosts of both sites agree on a path MTU that each LAN has to carry";
         let label = format!("{here} here, {there} there");
-        add(false, "lan.mtu", "`lan.mtu` differs from that", label, help);
+        add(false, "lan.mtu", "`lan.mtu` differs from that", label.into(), help);
     }
     if file.limits.total_buffer != other.limits.total_buffer {
         let label = format!("{} here, {} there", file.limits.total_buffer, other.limits.total_buffer);
         let help = "the smaller one bounds what is under way in both directions";
-        add(false, "limits.total_buffer", "`limits.total_buffer` differs from that", label, help);
+        add(false, "limits.total_buffer", "`limits.total_buffer` differs from that", label.into(), help);
     }
 }

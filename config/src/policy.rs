@@ -14,7 +14,7 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use crate::problem::{Invalid, Problem, Sink, Source};
+use crate::problem::{Invalid, Label, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, integer, number, text, unit};
 use crate::units::{ByteSize, Duration};
 
@@ -355,7 +355,7 @@ fn class_list(sink: &mut Sink, root: &mut Section<'_, '_>) -> Vec<Placed> {
             sink.error(
                 element.span(),
                 format!("there are more than {MAX_WRITTEN} classes"),
-                "one too many",
+                Label::place("one too many"),
                 Some(help),
             );
         }
@@ -405,7 +405,7 @@ fn scheme(sink: &mut Sink, section: &mut Section<'_, '_>, class: &mut Class) {
     if let Some(span) = section.value("beta").map(|value| value.span()) {
         let help = "remove it: the fallback follows the measured round-trip time".to_owned();
         let message = format!("`{}` is not available in this version", section.name("beta"));
-        sink.error(span, message, "found here", Some(help));
+        sink.error(span, message, Label::place("found here"), Some(help));
     }
     let kind = section.required(sink, "scheme", "scheme = \"sr\", or \"mds\" with k and m", scheme_kind);
     if !matches!(kind, Some(Kind::Auto) | None) {
@@ -482,7 +482,12 @@ fn fits(sink: &mut Sink, section: &Section<'_, '_>, class: &Class, Block { k, m,
         sink.error(span, format!("`{name}`: the block is too long"), format!("k + m = {length}"), Some(help));
     } else if m > k && matches!(class.scheme, Scheme::Xor(_)) {
         let help = format!("each parity needs a data packet of its own: m at most {k}");
-        sink.error(span, format!("`{name}` is more than k"), format!("found {m} for k = {k}"), Some(help));
+        sink.error(
+            span,
+            format!("`{name}` is more than k"),
+            Label::Value(format!("{m} for k = {k}")),
+            Some(help),
+        );
     } else if f64::from(m) > class.max_overhead * f64::from(k) {
         overhead(sink, section, class.max_overhead, k, m);
     }
@@ -511,7 +516,7 @@ fn order(sink: &mut Sink, classes: &[Placed]) {
             sink.error(
                 placed.name.clone(),
                 format!("there are two classes named {name}"),
-                "the second",
+                Label::place("the second"),
                 Some(help),
             );
         }

@@ -1,5 +1,6 @@
 //! Problems in a file, and where they stand: [`Problem`] and [`Invalid`].
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,11 +12,39 @@ use miette::{
 /// A file's text under its name, for the excerpts in problems.
 pub(crate) type Source = Arc<NamedSource<String>>;
 
-/// Words that only point at the place.
-const POINTERS: [&str; 8] =
-    ["found here", "named here", "here", "misspelt?", "unknown", "of no use", "one too many", "the second"];
-/// Words that do so before the name of another file.
-const COMPARED: &str = "compared with ";
+/// Words beside a place in a file, for an excerpt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Label {
+    /// The value that was found.
+    Value(String),
+    /// Words that say what was found.
+    Words(String),
+    /// They say no more than that this is the place. What was found stands there.
+    Place(Cow<'static, str>),
+}
+
+impl Label {
+    /// Words that only point at the place.
+    pub const fn place(words: &'static str) -> Self {
+        Self::Place(Cow::Borrowed(words))
+    }
+}
+
+impl<T: Into<String>> From<T> for Label {
+    fn from(words: T) -> Self {
+        Self::Words(words.into())
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Value(value) => write!(f, "found {value}"),
+            Self::Words(words) => f.write_str(words),
+            Self::Place(words) => f.write_str(words),
+        }
+    }
+}
 
 /// One thing wrong with a file. As a [`Diagnostic`] it renders with an excerpt of the file.
 #[derive(Clone, Debug)]
@@ -24,25 +53,32 @@ pub struct Problem {
     message: String,
     source: Option<Source>,
     span: Option<Range<usize>>,
-    found: String,
+    label: Label,
     help: Option<String>,
 }
 
 impl Problem {
     pub(crate) fn new(severity: Severity, message: impl Into<String>) -> Self {
-        Self { severity, message: message.into(), source: None, span: None, found: String::new(), help: None }
+        Self {
+            severity,
+            message: message.into(),
+            source: None,
+            span: None,
+            label: Label::from(""),
+            help: None,
+        }
     }
 
-    pub(crate) fn at(mut self, source: &Source, span: Range<usize>, found: impl Into<String>) -> Self {
+    pub(crate) fn at(mut self, source: &Source, span: Range<usize>, label: impl Into<Label>) -> Self {
         self.source = Some(Arc::clone(source));
         self.span = Some(span);
-        self.found = found.into();
+        self.label = label.into();
         self
     }
 
     /// Keeps what was found where the key does not stand in the file.
-    pub(crate) fn without_place(mut self, found: impl Into<String>) -> Self {
-        self.found = found.into();
+    pub(crate) fn without_place(mut self, label: impl Into<Label>) -> Self {
+        self.label = label.into();
         self
     }
 
@@ -61,18 +97,14 @@ impl Problem {
         &self.message
     }
 
-    /// Returns what stands at the place in the text's excerpt; empty if that says nothing.
-    pub fn found(&self) -> &str {
-        &self.found
-    }
-
-    /// Returns the value found: the file's own words where the excerpt only points at them.
-    pub fn value(&self) -> Option<&str> {
-        if POINTERS.contains(&self.found.as_str()) || self.found.starts_with(COMPARED) {
-            return self.written();
+    /// Returns what was found: the file's own words where the excerpt only points at them.
+    pub fn found(&self) -> Option<&str> {
+        match &self.label {
+            Label::Place(_) => self.written(),
+            Label::Value(found) | Label::Words(found) => {
+                Some(found.as_str()).filter(|found| !found.is_empty())
+            }
         }
-        let value = self.found.strip_prefix("found ").unwrap_or(&self.found);
-        (!value.is_empty()).then_some(value)
     }
 
     /// Returns the file's text at the place, if it is one line.
@@ -110,8 +142,8 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)?;
         // Without a place there is no excerpt that says it.
-        match self.value() {
-            Some(value) if self.span.is_none() => write!(f, ": {value}"),
+        match self.found() {
+            Some(found) if self.span.is_none() => write!(f, ": {found}"),
             _ => Ok(()),
         }
     }
@@ -136,7 +168,7 @@ impl Diagnostic for Problem {
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
         let span = self.span.clone()?;
-        let label = (!self.found.is_empty()).then(|| self.found.clone());
+        let label = Some(self.label.to_string()).filter(|label| !label.is_empty());
         let labeled = LabeledSpan::new(label, span.start, span.len());
         Some(Box::new(std::iter::once(labeled)))
     }
@@ -225,10 +257,10 @@ impl Sink {
         &mut self,
         span: Range<usize>,
         message: impl Into<String>,
-        found: impl Into<String>,
+        label: impl Into<Label>,
         help: Option<String>,
     ) {
-        let problem = Problem::new(Severity::Error, message).at(&self.source, span, found);
+        let problem = Problem::new(Severity::Error, message).at(&self.source, span, label);
         self.problems.push(problem.help(help));
     }
 
@@ -236,10 +268,10 @@ impl Sink {
         &mut self,
         span: Range<usize>,
         message: impl Into<String>,
-        found: impl Into<String>,
+        label: impl Into<Label>,
         help: Option<String>,
     ) {
-        let problem = Problem::new(Severity::Warning, message).at(&self.source, span, found);
+        let problem = Problem::new(Severity::Warning, message).at(&self.source, span, label);
         self.problems.push(problem.help(help));
     }
 

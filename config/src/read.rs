@@ -18,7 +18,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::foreign;
-use crate::problem::{Invalid, Problem, Sink, Source};
+use crate::problem::{Invalid, Label, Problem, Sink, Source};
 use crate::units::UnitError;
 use crate::utf8::utf8;
 
@@ -70,9 +70,9 @@ pub(crate) fn parse(source: &Source) -> Result<Spanned<DeTable<'_>>, Invalid> {
         let is_twice = source.inner().get(span.clone()).is_some_and(|key| key == "peer");
         if is_twice && has_both(source.inner(), "peer") {
             let help = "write either one [peer], or [[peer]] for each of several sites".to_owned();
-            sink.error(span, "[peer] and [[peer]] are both in the file", "here", Some(help));
+            sink.error(span, "[peer] and [[peer]] are both in the file", Label::place("here"), Some(help));
         } else {
-            sink.error(span, format!("not valid TOML: {}", error.message()), "here", None);
+            sink.error(span, format!("not valid TOML: {}", error.message()), Label::place("here"), None);
         }
     }
     sink.finish(Some(document)).map(|(document, _)| document)
@@ -374,7 +374,7 @@ impl<'a, 'i> Section<'a, 'i> {
             sink.error(
                 name.span(),
                 format!("`{}` {because}", self.name(key)),
-                "found here",
+                Label::place("found here"),
                 Some(help.to_owned()),
             );
         }
@@ -405,7 +405,12 @@ impl<'a, 'i> Section<'a, 'i> {
                 None => format!("known here: {}", self.known.join(", ")),
             };
             misspelt.extend(near);
-            sink.error(name.span(), message, near.map_or("unknown", |_| "misspelt?"), Some(help));
+            sink.error(
+                name.span(),
+                message,
+                Label::place(near.map_or("unknown", |_| "misspelt?")),
+                Some(help),
+            );
         }
         for missing in self.missing.iter().filter(|missing| !misspelt.contains(&missing.key)) {
             let name = self.name(missing.key);
@@ -421,15 +426,15 @@ impl<'a, 'i> Section<'a, 'i> {
 }
 
 /// "found 900", for labels.
-pub(crate) fn found(value: &DeValue<'_>) -> String {
+pub(crate) fn found(value: &DeValue<'_>) -> Label {
     match value {
-        DeValue::String(text) => format!("found {:?}", shorten(text)),
-        DeValue::Integer(number) => format!("found {number}"),
-        DeValue::Float(number) => format!("found {number}"),
-        DeValue::Boolean(flag) => format!("found {flag}"),
-        DeValue::Datetime(_) => "found a date or time".to_owned(),
-        DeValue::Array(_) => "found a list".to_owned(),
-        DeValue::Table(_) => "found a section".to_owned(),
+        DeValue::String(text) => Label::Value(format!("{:?}", shorten(text))),
+        DeValue::Integer(number) => Label::Value(format!("{number}")),
+        DeValue::Float(number) => Label::Value(format!("{number}")),
+        DeValue::Boolean(flag) => Label::Value(format!("{flag}")),
+        DeValue::Datetime(_) => Label::Value("a date or time".to_owned()),
+        DeValue::Array(_) => Label::Value("a list".to_owned()),
+        DeValue::Table(_) => Label::Value("a section".to_owned()),
     }
 }
 

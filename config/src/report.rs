@@ -6,7 +6,7 @@ use miette::Severity;
 
 use crate::gateway::Gateway;
 use crate::policy::Policy;
-use crate::problem::{Problem, Source};
+use crate::problem::{Label, Problem, Source};
 use crate::read::locate;
 
 /// The outcome of [`crate::check()`] on one file.
@@ -53,10 +53,10 @@ impl Report {
         &mut self,
         key: &str,
         message: impl Into<String>,
-        found: impl Into<String>,
+        label: impl Into<Label>,
         help: Option<String>,
     ) {
-        self.add(Severity::Error, key, message.into(), found.into(), help);
+        self.add(Severity::Error, key, message.into(), label.into(), help);
     }
 
     /// Adds a warning, as [`Report::error_at`] adds an error.
@@ -64,13 +64,13 @@ impl Report {
         &mut self,
         key: &str,
         message: impl Into<String>,
-        found: impl Into<String>,
+        label: impl Into<Label>,
         help: Option<String>,
     ) {
-        self.add(Severity::Warning, key, message.into(), found.into(), help);
+        self.add(Severity::Warning, key, message.into(), label.into(), help);
     }
 
-    fn add(&mut self, severity: Severity, key: &str, message: String, found: String, help: Option<String>) {
+    fn add(&mut self, severity: Severity, key: &str, message: String, label: Label, help: Option<String>) {
         let problem = Problem::new(severity, message).help(help);
         let place = self.source.as_ref().and_then(|source| {
             // With several peers each has its prefixes.
@@ -79,8 +79,8 @@ impl Report {
             Some((source, span))
         });
         self.problems.push(match place {
-            Some((source, span)) => problem.at(source, span, found),
-            None => problem.without_place(found),
+            Some((source, span)) => problem.at(source, span, label),
+            None => problem.without_place(label),
         });
     }
 }

@@ -7,7 +7,7 @@ mod outcome;
 
 use std::path::Path;
 
-use config::{Content, Gateway, LanMode, Policy, Report};
+use config::{Content, Gateway, Label, LanMode, Policy, Report};
 use rustls_pki_types::UnixTime;
 use session::identity::{Date, Identity, IdentityError, IdentityFile};
 use session::schedule::Role;
@@ -105,7 +105,7 @@ pub fn check_trust(first: &Report, second: &mut Report) {
         second.error_at(
             key,
             message,
-            format!("compared with {}", first.path().display()),
+            Label::Place(format!("compared with {}", first.path().display()).into()),
             Some(help.to_owned()),
         );
     }
@@ -145,10 +145,10 @@ fn retains(gateway: &Gateway, policy: &Policy) -> bool {
 
 fn add(report: &mut Report, severity: Severity, finding: Finding) {
     let place = finding.place();
-    let Finding { message, found, help, .. } = finding;
+    let Finding { message, label, help, .. } = finding;
     match severity {
-        Severity::Error => report.error_at(&place, message, found, Some(help)),
-        Severity::Warning => report.warning_at(&place, message, found, Some(help)),
+        Severity::Error => report.error_at(&place, message, label, Some(help)),
+        Severity::Warning => report.warning_at(&place, message, label, Some(help)),
     }
 }
 
@@ -162,25 +162,7 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
         ("identity.key", &files.key),
         ("identity.authority", &files.authority),
     ] {
-        // Opening a pipe would wait for whoever writes it.
-        let is_pipe = std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file());
-        if let Err(error) = if is_pipe { Ok(()) } else { std::fs::File::open(file).map(drop) } {
-            missing = true;
-            let help = match linked(file) {
-                Some(target) => {
-                    format!("it is a link to {}: make that readable, or name another file", target.display())
-                }
-                None => {
-                    "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned()
-                }
-            };
-            report.error_at(
-                key,
-                format!("cannot open {}: {error}", file.display()),
-                "named here",
-                Some(help),
-            );
-        }
+        missing |= !opens(report, key, file);
     }
     if missing {
         return;
@@ -198,17 +180,40 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
         let message = format!("the certificate, or one above it, expires at {}", Date(until));
         let help =
             "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned();
-        report.warning_at("identity.certificate", message, "named here", Some(help));
+        report.warning_at("identity.certificate", message, Label::place("named here"), Some(help));
     }
     if let Err(error) = outcome {
         let help = identity_remedy(&error);
         match error {
             IdentityError::NotYetValid { .. } if too_early == Severity::Warning => {
-                report.warning_at("identity.certificate", error.to_string(), "named here", Some(help));
+                report.warning_at(
+                    "identity.certificate",
+                    error.to_string(),
+                    Label::place("named here"),
+                    Some(help),
+                );
             }
-            _ => report.error_at(blamed(&error), error.to_string(), "named here", Some(help)),
+            _ => report.error_at(blamed(&error), error.to_string(), Label::place("named here"), Some(help)),
         }
     }
+}
+
+/// Returns whether a file that a key names can be opened, and says so if it cannot.
+fn opens(report: &mut Report, key: &str, file: &Path) -> bool {
+    // Opening a pipe would wait for whoever writes it.
+    let is_pipe = std::fs::metadata(file).is_ok_and(|metadata| !metadata.is_file());
+    let Err(error) = (if is_pipe { Ok(()) } else { std::fs::File::open(file).map(drop) }) else {
+        return true;
+    };
+    let help = match linked(file) {
+        Some(target) => {
+            format!("it is a link to {}: make that readable, or name another file", target.display())
+        }
+        None => "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned(),
+    };
+    let message = format!("cannot open {}: {error}", file.display());
+    report.error_at(key, message, Label::place("named here"), Some(help));
+    false
 }
 
 /// The key that names the file an error is about.
@@ -227,7 +232,7 @@ fn interface(report: &mut Report, gateway: &Gateway) {
     let LanMode::Packet { interface } = &gateway.lan.mode else { return };
     if let Ok(Some(fault @ Fault::Gone)) = usable::look(&gateway.lan, interface) {
         let help = Some(fault.remedy(interface));
-        report.warning_at("lan.interface", fault.text(interface), "named here", help);
+        report.warning_at("lan.interface", fault.text(interface), Label::place("named here"), help);
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use ipnet::IpNet;
 
 use super::{DataPlane, Gateway, Lan, LanMode, Limits, Peer, Site, Wan};
-use crate::problem::Sink;
+use crate::problem::{Label, Sink};
 use crate::units::ByteSize;
 
 /// A value and where it stands, for the checks across sections.
@@ -77,7 +77,7 @@ fn own_name(sink: &mut Sink, site: Option<&Placed<Site>>, peer: &PlacedPeer) {
         sink.error(
             peer.name.clone(),
             "`peer.name` is this site's own name",
-            format!("found {:?}", site.name),
+            Label::Value(format!("{:?}", site.name)),
             Some(help),
         );
     }
@@ -86,14 +86,14 @@ fn own_name(sink: &mut Sink, site: Option<&Placed<Site>>, peer: &PlacedPeer) {
 /// Peers are told apart by their names, and their datagrams by the address that they come from.
 fn same_peer(sink: &mut Sink, earlier: &PlacedPeer, peer: &PlacedPeer) {
     if earlier.value.name == peer.value.name {
-        let found = format!("found {:?} again", peer.value.name);
+        let found = Label::Value(format!("{:?} again", peer.value.name));
         let help = "each [[peer]] is another site".to_owned();
         sink.error(peer.name.clone(), "two [[peer]] have the same name", found, Some(help));
     }
     let address = peer.value.address.ip();
     if earlier.value.address.ip() == address {
         let help = "datagrams are told apart by the address that they come from: write another".to_owned();
-        let found = format!("found {address} again");
+        let found = Label::Value(format!("{address} again"));
         sink.error(peer.address.clone(), "two [[peer]] have the same address", found, Some(help));
     }
 }
@@ -145,9 +145,9 @@ fn others_ports(sink: &mut Sink, wan: &PlacedWan, threads: u8) {
 fn roce_port(sink: &mut Sink, key: &str, span: &Range<usize>, ports: &[u16]) {
     if ports.contains(&ROCE) {
         let found = match ports.first() {
-            Some(&ROCE) => "found 4791".to_owned(),
-            Some(first) => format!("found {first}, and the ports that follow are used as well"),
-            None => String::new(),
+            Some(&ROCE) => Label::Value("4791".to_owned()),
+            Some(first) => Label::Value(format!("{first}, and the ports that follow are used as well")),
+            None => "".into(),
         };
         let help = "choose others, such as 14791: control takes the port named, bulk data those that follow";
         sink.error(span.clone(), format!("`{key}` takes RoCE's own port"), found, Some(help.to_owned()));
@@ -160,14 +160,14 @@ fn lanes(sink: &mut Sink, wan: &PlacedWan, (DataPlane { threads, .. }, span): &P
     let most = Wan::MOST_LANES;
     let all = u16::from(lanes) * u16::from(*threads);
     if all > u16::from(most) {
-        let label = format!("found {threads}; with wan.lanes = {lanes} for each that makes {all}");
+        let label = Label::Value(format!("{threads}; with wan.lanes = {lanes} for each that makes {all}"));
         let help =
             format!("all threads together have at most {most} lanes; write fewer threads, or fewer lanes");
         sink.error(span.clone(), "`data_plane.threads` have too many lanes", label, Some(help));
     } else if listen.port().checked_add(all).is_none() {
         let label = match threads {
-            1 => format!("found {lanes}, listening on {listen}"),
-            _ => format!("found {lanes} for each of {threads} threads, listening on {listen}"),
+            1 => Label::Value(format!("{lanes}, listening on {listen}")),
+            _ => Label::Value(format!("{lanes} for each of {threads} threads, listening on {listen}")),
         };
         let help = "each lane takes a port after that of wan.listen, up to 65535; write a lower port there, or fewer lanes";
         let message = "`wan.lanes` are more than there are ports";
@@ -182,7 +182,7 @@ pub(super) fn buffers(
     (DataPlane { threads, .. }, span): &Placed<DataPlane>,
 ) {
     if limits.total_buffer < ByteSize::mib(u64::from(*threads)) {
-        let label = format!("found {threads}, of {} for all", limits.total_buffer);
+        let label = Label::Value(format!("{threads}, of {} for all", limits.total_buffer));
         let help = "each thread needs 1 MiB at least; write fewer threads, or raise total_buffer".to_owned();
         let message = "`data_plane.threads` leave each too little of `limits.total_buffer`";
         sink.error(span.clone(), message, label, Some(help));
@@ -191,7 +191,7 @@ pub(super) fn buffers(
 
 fn peer_address(sink: &mut Sink, wan: &Wan, threads: u8, peer: &PlacedPeer) {
     let (listen, address) = (wan.listen, peer.value.address);
-    let label = format!("found {address}, listening on {listen}");
+    let label = Label::Value(format!("{address}, listening on {listen}"));
     if listen.is_ipv4() != address.is_ipv4() {
         let help = "both ends of the link have to be IPv4, or both IPv6".to_owned();
         sink.error(
@@ -236,8 +236,8 @@ fn lan_listen(sink: &mut Sink, lan: &PlacedLan, wan: &Wan, threads: u8) {
     if same_ip && wan.takes_port(port, threads) {
         let last = wan.lanes_of(threads.saturating_sub(1)).last().unwrap_or_else(|| wan.bulk_listen());
         let label = match wan.lanes.saturating_mul(threads) {
-            1 => format!("found {listen}; the link uses {} and {last}", wan.listen),
-            _ => format!("found {listen}; the link uses {} to {last}", wan.listen),
+            1 => Label::Value(format!("{listen}; the link uses {} and {last}", wan.listen)),
+            _ => Label::Value(format!("{listen}; the link uses {} to {last}", wan.listen)),
         };
         let help = "choose another port for one of them".to_owned();
         sink.error(lan.listen.clone(), "`lan.listen` and `wan.listen` clash", label, Some(help));
@@ -300,7 +300,7 @@ pub(super) fn repeated(sink: &mut Sink, groups: &[Placed<IpAddr>]) {
         if groups.iter().take(index).any(|(other, _)| other == group) {
             let help = "remove one of the two".to_owned();
             let message = "`lan.multicast` has the same group twice";
-            sink.error(span.clone(), message, format!("found {group}"), Some(help));
+            sink.error(span.clone(), message, Label::Value(format!("{group}")), Some(help));
         }
     }
 }

@@ -8,7 +8,7 @@ use super::clashes::{Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::values::{reachable, site_name};
 use super::{Congestion, Gateway, Peer, Relation, Site, SiteGateway};
 use crate::policy::{Completion, Policy};
-use crate::problem::{Invalid, Problem, Sink};
+use crate::problem::{Invalid, Label, Problem, Sink};
 use crate::read::Section;
 use crate::units::{Duration, Rate};
 
@@ -21,7 +21,12 @@ pub(super) fn gateways(sink: &mut Sink, section: &mut Section<'_, '_>) -> Vec<Pl
     }
     if !section.is_list("gateways") {
         let help = Some(format!("write: {EXAMPLE}"));
-        sink.error(section.span_of("gateways"), "`site.gateways` must be a list", "found here", help);
+        sink.error(
+            section.span_of("gateways"),
+            "`site.gateways` must be a list",
+            Label::place("found here"),
+            help,
+        );
         return Vec::new();
     }
     let each = section.sections(sink, "gateways", EXAMPLE);
@@ -82,7 +87,7 @@ pub(super) fn check(
     if !gateways.is_empty() && count > Gateway::MOST_PEERS {
         let help =
             format!("all [[peer]] and the other gateways of this site are {} at most", Gateway::MOST_PEERS);
-        sink.error(span.clone(), "there are too many gateways", format!("found {count}"), Some(help));
+        sink.error(span.clone(), "there are too many gateways", Label::Value(format!("{count}")), Some(help));
     }
     if is_member && !lan.value.multicast.is_empty() {
         let help = "each gateway of a site would carry what comes for a group: remove them".to_owned();
@@ -103,7 +108,7 @@ fn own_place(sink: &mut Sink, (Site { name, gateways }, span): &Placed<Site>, wa
             if own.address.port() != wan.value.listen.port()
                 || !wan.value.listen.ip().is_unspecified() && own.address.ip() != wan.value.listen.ip() =>
         {
-            let found = format!("found {}, listening on {}", own.address, wan.value.listen);
+            let found = Label::Value(format!("{}, listening on {}", own.address, wan.value.listen));
             let message = "`site.gateways` has another address of this gateway than `wan.listen`";
             sink.error(span.clone(), message, found, help());
         }
@@ -111,12 +116,12 @@ fn own_place(sink: &mut Sink, (Site { name, gateways }, span): &Placed<Site>, wa
     }
     if gateways.len() < 2 {
         let help = Some("name two at least, or remove gateways".to_owned());
-        sink.error(span.clone(), "`site.gateways` has one gateway", "found 1", help);
+        sink.error(span.clone(), "`site.gateways` has one gateway", Label::Value("1".to_owned()), help);
     }
     for (index, gateway) in gateways.iter().enumerate() {
         let mut before = gateways.iter().take(index);
         if before.any(|other| other.name == gateway.name || other.address.ip() == gateway.address.ip()) {
-            let found = format!("found {} at {}", gateway.name, gateway.address);
+            let found = Label::Value(format!("{} at {}", gateway.name, gateway.address));
             let help = Some("each has a name and an IP address of its own".to_owned());
             sink.error(span.clone(), "`site.gateways` has a name or an address twice", found, help);
         }

@@ -15,7 +15,7 @@ use super::{
     PolicyFile, Relation, Retention, Security, Site, Wan,
 };
 use crate::hosts::{host_prefix, impossible, prefix};
-use crate::problem::{Invalid, Problem, Sink, Source};
+use crate::problem::{Invalid, Label, Problem, Sink, Source};
 use crate::read::{self, Section, Wrong, boolean, integer, path, socket_address, text, unit};
 use crate::serial::Serial;
 use crate::units::{ByteSize, Duration, Rate};
@@ -222,7 +222,7 @@ fn lan_hosts(sink: &mut Sink, section: &Section<'_, '_>) -> BTreeMap<IpAddr, Soc
         let inner = key.parse::<IpAddr>();
         if let Some((kind, why)) = inner.as_ref().ok().and_then(|inner| impossible(&IpNet::from(*inner))) {
             let message = format!("`lan.hosts` has a key that is {kind}, and no host's address");
-            sink.error(key_span, message, format!("found {key}"), Some(why.to_owned()));
+            sink.error(key_span, message, Label::Value(key.to_string()), Some(why.to_owned()));
             continue;
         }
         let Ok(inner) = inner else {
@@ -233,7 +233,7 @@ fn lan_hosts(sink: &mut Sink, section: &Section<'_, '_>) -> BTreeMap<IpAddr, Soc
             sink.error(
                 key_span,
                 "`lan.hosts` has a key that is not an IP address",
-                format!("found {key}"),
+                Label::Value(key.to_string()),
                 Some(help.to_owned()),
             );
             continue;
@@ -415,7 +415,7 @@ fn admin_ways(sink: &mut Sink, section: &mut Section<'_, '_>) {
     for key in ["token", "certificate", "reload_from"].into_iter().filter(|key| section.has(key)) {
         let message = format!("`admin.{key}` is about TCP, and there is no `admin.listen`");
         let help = "leave it out: who may open the socket is asked for nothing; or add listen".to_owned();
-        sink.warning(section.span_of(key), message, "of no use", Some(help));
+        sink.warning(section.span_of(key), message, Label::place("of no use"), Some(help));
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use toml::de::DeValue;
 
-use crate::problem::Sink;
+use crate::problem::{Label, Sink};
 use crate::read::{Section, Wrong, found};
 
 /// From one value to another, both included; an end that is `None` is open.
@@ -71,7 +71,12 @@ pub(super) fn read<T: PartialOrd>(
         && least > most
     {
         let help = Some("nothing lies within: swap the two, or remove one".to_owned());
-        sink.error(span, format!("`{name}`: at_least is more than at_most"), "found here", help);
+        sink.error(
+            span,
+            format!("`{name}`: at_least is more than at_most"),
+            Label::place("found here"),
+            help,
+        );
     }
     Some(bounds)
 }

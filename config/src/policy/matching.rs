@@ -10,7 +10,7 @@ use toml::de::DeValue;
 
 use super::bounds::{self, Bounds};
 use crate::hosts::{impossible, prefix};
-use crate::problem::Sink;
+use crate::problem::{Label, Sink};
 use crate::read::{Section, Wrong, integer, unit};
 use crate::units::ByteSize;
 
@@ -168,7 +168,7 @@ fn prefixes(sink: &mut Sink, section: &mut Section<'_, '_>, key: &'static str) -
             Some(("multicast", _)) if key == "dst" => {}
             Some((kind, why)) => {
                 let message = format!("`{}` holds {kind} addresses only, and no host", section.name(key));
-                sink.warning(span.clone(), message, format!("found {prefix}"), Some(why.to_owned()));
+                sink.warning(span.clone(), message, Label::Value(format!("{prefix}")), Some(why.to_owned()));
             }
             None => {}
         }

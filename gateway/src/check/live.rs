@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use config::{ByteSize, Gateway, LanMode, Peer, Rate};
+use config::{ByteSize, Gateway, Label, LanMode, Peer, Rate};
 use ipnet::IpNet;
 use rustix::thread::CapabilitySet;
 use rustls_pki_types::UnixTime;
@@ -34,8 +34,8 @@ pub struct Finding {
     pub peer: Option<usize>,
     /// In one line.
     pub message: String,
-    /// The value found, for the place in the file.
-    pub found: String,
+    /// For the place in the file.
+    pub label: Label,
     /// The remedy.
     pub help: String,
 }
@@ -85,7 +85,7 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
             // The gateway is told of the same.
             let is_gone = fault == Fault::Gone;
             let help = fault.remedy(interface);
-            findings.add(is_gone, "lan.interface", fault.text(interface), "named here", &help);
+            findings.add(is_gone, "lan.interface", fault.text(interface), Label::place("named here"), &help);
         }
         if let Some(lan) = machine.interfaces.iter().find(|other| other.name == *interface) {
             local_side(&mut findings, gateway, lan, machine);
@@ -106,9 +106,16 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
 struct Findings(Vec<Finding>);
 
 impl Findings {
-    fn add(&mut self, is_error: bool, key: &'static str, message: String, found: &str, help: &str) {
-        let (found, help) = (found.to_owned(), help.to_owned());
-        self.0.push(Finding { is_error, key, peer: None, message, found, help });
+    fn add(
+        &mut self,
+        is_error: bool,
+        key: &'static str,
+        message: String,
+        label: impl Into<Label>,
+        help: &str,
+    ) {
+        let (label, help) = (label.into(), help.to_owned());
+        self.0.push(Finding { is_error, key, peer: None, message, label, help });
     }
 
     /// Says of the last finding whose it is, if there are several peers.
@@ -119,12 +126,12 @@ impl Findings {
         }
     }
 
-    fn error(&mut self, key: &'static str, message: String, found: &str, help: &str) {
-        self.add(true, key, message, found, help);
+    fn error(&mut self, key: &'static str, message: String, label: impl Into<Label>, help: &str) {
+        self.add(true, key, message, label, help);
     }
 
-    fn warn(&mut self, key: &'static str, message: String, found: &str, help: &str) {
-        self.add(false, key, message, found, help);
+    fn warn(&mut self, key: &'static str, message: String, label: impl Into<Label>, help: &str) {
+        self.add(false, key, message, label, help);
     }
 }
 
@@ -135,7 +142,7 @@ fn memory(findings: &mut Findings, gateway: &Gateway, most: usize, machine: &Mac
     let help = "a smaller limits.total_buffer, or more memory: docs/configure.md, \"Sizing\"";
     if buffer > ByteSize::from_bytes(memory) {
         let message = "`limits.total_buffer` is more than this machine has memory".to_owned();
-        findings.error("limits.total_buffer", message, &format!("it has {}", shown(memory)), help);
+        findings.error("limits.total_buffer", message, format!("it has {}", shown(memory)), help);
     } else if most as u64 > memory {
         let message = "the gateway may take more memory than this machine has".to_owned();
         let found = format!("up to {} for {buffer}; it has {}", shown(most as u64), shown(memory));
@@ -165,7 +172,7 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
             }
             None => "see `ip addr`; a gateway that is started waits for it".to_owned(),
         };
-        return findings.error("wan.listen", message, "named here", &help);
+        return findings.error("wan.listen", message, Label::place("named here"), &help);
     };
     let longest = u32::from(gateway.wan.longest_packet());
     if !gateway.wan.probe_mtu && longest > holder.mtu {
@@ -200,12 +207,12 @@ fn sockets(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
     for (key, address) in machine.held.iter().filter(|_| !runs) {
         let message = format!("another program has the port {}", address.port());
         let help = "see `ss -lnup` for UDP, `ss -lntp` for admin.listen: stop it, or write another port";
-        findings.error(key, message, &address.to_string(), help);
+        findings.error(key, message, address.to_string(), help);
     }
     for peer in &machine.cut_off {
         let message = format!("this machine has no way to the peer at {}", peer.ip());
         let help = "see `ip route get`; a gateway that is started waits for it";
-        findings.warn("peer.address", message, "named here", help);
+        findings.warn("peer.address", message, Label::place("named here"), help);
         findings.of_peer(gateway, |other| other.address == *peer);
     }
 }
@@ -257,12 +264,7 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
     let name = &lan.name;
     if let Some(mtu) = gateway.lan.mtu.map(u32::from).filter(|mtu| *mtu > lan.mtu) {
         let message = format!("`lan.mtu` is more than {name} carries");
-        findings.warn(
-            "lan.mtu",
-            message,
-            &format!("{mtu}, its MTU is {}", lan.mtu),
-            "the lesser value holds",
-        );
+        findings.warn("lan.mtu", message, format!("{mtu}, its MTU is {}", lan.mtu), "the lesser value holds");
     }
     let mtu = gateway.lan.mtu.map_or(lan.mtu, |mtu| lan.mtu.min(u32::from(mtu)));
     let path_mtu = PATH_MTUS.into_iter().rev().find(|payload| payload + ROCE_HEADERS <= mtu);
@@ -274,7 +276,7 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
     if let Some((device, _)) = machine.rdma.iter().find(|(_, netdev)| netdev == name) {
         let message =
             format!("the RDMA device {device} on {name} may take RoCE packets before the gateway sees them");
-        findings.warn("lan.interface", message, "named here", rdma::REMEDY);
+        findings.warn("lan.interface", message, Label::place("named here"), rdma::REMEDY);
     }
     if lan.follows_routers {
         let message =
@@ -333,12 +335,12 @@ fn forwarding(
                 "as long as none runs on {interface}, RoCE to the other site leaves unsealed: start it, or let \
                  a firewall drop UDP port 4791"
             );
-            findings.warn("lan.remote", message, &format!("{} is 1", forwarding_of(prefix)), &help);
+            findings.warn("lan.remote", message, format!("{} is 1", forwarding_of(prefix)), &help);
         }
     } else if let Some(prefix) = remote.iter().find(|prefix| !is_guarded(prefix)) {
         let message = "a rule is missing that keeps the kernel from forwarding RoCE".to_owned();
         let help = "packets may cross twice, once unsealed; a gateway that runs puts it back: see its log";
-        findings.error("lan.remote", message, &format!("none for {prefix} in `ip rule`"), help);
+        findings.error("lan.remote", message, format!("none for {prefix} in `ip rule`"), help);
         findings.of_peer(gateway, is_its);
     }
     for prefix in remote {
@@ -351,13 +353,13 @@ fn forwarding(
                  the other site",
                 view.peer.address.ip()
             );
-            findings.warn("lan.remote", message, &format!("{sysctl} is 0"), &help);
+            findings.warn("lan.remote", message, format!("{sysctl} is 0"), &help);
             findings.of_peer(gateway, is_its);
         } else if machine.unreachable.contains(prefix) {
             let message = "this machine has no route for programs' TCP to the other site".to_owned();
             let help =
                 format!("ip route add {prefix} via {}, or whatever leads there", view.peer.address.ip());
-            findings.warn("lan.remote", message, &format!("nothing leads to {prefix}"), &help);
+            findings.warn("lan.remote", message, format!("nothing leads to {prefix}"), &help);
             findings.of_peer(gateway, is_its);
         }
     }

@@ -99,7 +99,7 @@ impl CheckedProblem {
             file: problem.file().map(str::to_owned),
             line,
             column,
-            found: problem.value().map(str::to_owned),
+            found: problem.found().map(str::to_owned),
             help: problem.remedy().map(str::to_owned),
         }
     }
