@@ -157,7 +157,7 @@ struct Places {
     counted: u32,
     /// On the target's list: its mid-message ACKs are withheld until that has answered more.
     awaits_target: bool,
-    /// The first packet of this burst that found no room.
+    /// The last packet that found no room.
     #[serde(skip)]
     refused: Option<Psn>,
     /// It has nothing on its way there, since a packet found no room.
@@ -268,7 +268,6 @@ impl NearSide {
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let silence = flow.note_activity(ctx.now);
-        flow.places.refused = flow.places.refused.filter(|_| silence < ctx.settings.grace());
         flow.near.adopt(self.config.newest());
         flow.notified.note(addressing, &packet.bth, flow.requester_qpn, ctx);
         if flow.resend(packet, ctx) {
@@ -329,9 +328,9 @@ impl NearSide {
         if flow.near.is_failed() || flow.near.asks_no_room(packet, ctx.now) {
             return true;
         }
-        // The target would expect what came before, which begins the flow.
-        let is_early = !flow.near.is_started()
-            && flow.places.refused.is_some_and(|first| first.is_before(packet.bth.psn));
+        // The target would expect what came before. A requester that goes back begins the flow.
+        let is_early =
+            !flow.near.is_started() && flow.places.refused.is_some_and(|last| last.is_before(packet.bth.psn));
         !is_early && ctx.senders.has_room(class, packet.bytes.len()) && self.make_way(slot, packet, ctx)
     }
 
@@ -339,8 +338,7 @@ impl NearSide {
     fn drop_without_room(&mut self, slot: NearKey, class: usize, packet: &Packet<'_>, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         ctx.stats.drop_lan(LanDrop::NoRoom);
-        let psn = packet.bth.psn;
-        flow.places.refused = flow.places.refused.filter(|first| first.is_before(psn)).or(Some(psn));
+        flow.places.refused = Some(packet.bth.psn);
         let is_told = flow.near.pause(packet, ctx.now);
         // Who is not told that it is to wait is told to go on when there is room.
         flow.near.set_writable(false, ctx.now);
