@@ -26,7 +26,7 @@ const TARGET: u32 = 0x2000;
 /// Writes messages of [`PACKETS`] packets.
 struct Requester {
     number: u32,
-    first: u32,
+    first: Psn,
     /// Packets sent, and acknowledged.
     sent: u32,
     acknowledged: u32,
@@ -38,7 +38,7 @@ struct Requester {
 /// A queue pair of the target's.
 #[derive(Clone, Copy)]
 struct Responder {
-    first: u32,
+    first: Psn,
     expected: u32,
     is_nak_out: bool,
 }
@@ -46,10 +46,6 @@ struct Responder {
 impl Requester {
     fn is_done(&self) -> bool {
         self.failed || self.acknowledged == MESSAGES * PACKETS
-    }
-
-    fn psn(&self, nth: u32) -> Psn {
-        Psn::new(self.first.wrapping_add(nth) & 0xff_ffff)
     }
 
     /// The next packet that may be sent, if there is one.
@@ -77,7 +73,7 @@ impl Requester {
         let reth = Reth { virtual_address: 0, rkey: 7, dma_length: PACKETS * MTU as u32 };
         let ext = if opcode == Opcode::WriteFirst { Ext::Reth(reth) } else { Ext::None };
         let ack_req = opcode == Opcode::WriteLast;
-        let bth = Bth { ack_req, ..Bth::new(opcode, Qpn::new(TARGET + self.number), self.psn(self.sent)) };
+        let bth = Bth { ack_req, ..Bth::new(opcode, Qpn::new(TARGET + self.number), self.first + self.sent) };
         let repr = Repr { bth, ext, payload: &[5; MTU] };
         let mut request = vec![0; repr.buffer_len()];
         repr.emit(&mut request).unwrap();
@@ -86,7 +82,8 @@ impl Requester {
     }
 
     fn hear(&mut self, psn: Psn, syndrome: Syndrome, now: Instant) {
-        let at = psn.get().wrapping_sub(self.first) & 0xff_ffff;
+        // One before the first is none of its own.
+        let Ok(at) = u32::try_from(psn.distance(self.first)) else { return };
         let done = match syndrome {
             Syndrome::Ack { .. } => at + 1,
             Syndrome::Nak(Nak::PsnSequence) => at,
@@ -112,14 +109,13 @@ impl Responder {
     }
 
     fn answer(&mut self, bth: &Bth) -> Option<(Psn, Syndrome)> {
-        let at = bth.psn.get().wrapping_sub(self.first) & 0xff_ffff;
-        let expected = Psn::new(self.first.wrapping_add(self.expected) & 0xff_ffff);
-        if at == self.expected {
+        let expected = self.first + self.expected;
+        if bth.psn == expected {
             self.expected += 1;
             self.is_nak_out = false;
             return bth.ack_req.then_some((bth.psn, Syndrome::ACK));
         }
-        if at < self.expected {
+        if bth.psn.is_before(expected) {
             return Some((expected.prev(), Syndrome::ACK));
         }
         (!std::mem::replace(&mut self.is_nak_out, true))
@@ -142,7 +138,7 @@ fn write(seed: u64, takes: Duration, by_gateways: bool) -> (Duration, usize) {
     let (start, mut out) = (sites.now, vec![0; 10_000]);
     let mut requesters: Vec<_> = (0..FLOWS)
         .map(|number| {
-            let first = random.random_range(0..1 << 24);
+            let first = Psn::new(random.random_range(0..1 << 24));
             let (sent, acknowledged, retries, failed) = (0, 0, 0, false);
             Requester { number, first, sent, acknowledged, heard: start, retries, failed }
         })
