@@ -85,10 +85,7 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
 fn unreadable(source: &Source, invalid: &Invalid) -> Invalid {
     let span = read::locate(source.inner(), "policy.file").unwrap_or(0..0);
     let help = "the path is relative to the gateway file's folder".to_owned();
-    Problem::new(Severity::Error, invalid.to_string())
-        .at(source, span, Label::place("named here"))
-        .help(Some(help))
-        .into()
+    Problem::new(Severity::Error, invalid.to_string()).at(source, span, Label::NAMED).help(Some(help)).into()
 }
 
 /// Distances below this one are hardly worth a gateway.

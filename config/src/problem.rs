@@ -24,6 +24,9 @@ pub enum Label {
 }
 
 impl Label {
+    /// The value is named here, and the message says what it is.
+    pub const NAMED: Self = Self::place("named here");
+
     /// Words that only point at the place.
     pub const fn place(words: &'static str) -> Self {
         Self::Place(Cow::Borrowed(words))

@@ -180,20 +180,15 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
         let message = format!("the certificate, or one above it, expires at {}", Date(until));
         let help =
             "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned();
-        report.warning_at("identity.certificate", message, Label::place("named here"), Some(help));
+        report.warning_at("identity.certificate", message, Label::NAMED, Some(help));
     }
     if let Err(error) = outcome {
         let help = identity_remedy(&error);
         match error {
             IdentityError::NotYetValid { .. } if too_early == Severity::Warning => {
-                report.warning_at(
-                    "identity.certificate",
-                    error.to_string(),
-                    Label::place("named here"),
-                    Some(help),
-                );
+                report.warning_at("identity.certificate", error.to_string(), Label::NAMED, Some(help));
             }
-            _ => report.error_at(blamed(&error), error.to_string(), Label::place("named here"), Some(help)),
+            _ => report.error_at(blamed(&error), error.to_string(), Label::NAMED, Some(help)),
         }
     }
 }
@@ -212,7 +207,7 @@ fn opens(report: &mut Report, key: &str, file: &Path) -> bool {
         None => "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned(),
     };
     let message = format!("cannot open {}: {error}", file.display());
-    report.error_at(key, message, Label::place("named here"), Some(help));
+    report.error_at(key, message, Label::NAMED, Some(help));
     false
 }
 
@@ -232,7 +227,7 @@ fn interface(report: &mut Report, gateway: &Gateway) {
     let LanMode::Packet { interface } = &gateway.lan.mode else { return };
     if let Ok(Some(fault @ Fault::Gone)) = usable::look(&gateway.lan, interface) {
         let help = Some(fault.remedy(interface));
-        report.warning_at("lan.interface", fault.text(interface), Label::place("named here"), help);
+        report.warning_at("lan.interface", fault.text(interface), Label::NAMED, help);
     }
 }
 

@@ -44,7 +44,7 @@ pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
         }
         Err(error) => {
             let help = identity_remedy(&error);
-            report.error_at(blamed(&error), error.to_string(), Label::place("named here"), Some(help));
+            report.error_at(blamed(&error), error.to_string(), Label::NAMED, Some(help));
         }
     }
 }
@@ -53,13 +53,13 @@ fn token(report: &mut Report, path: &Path) {
     const KEY: &str = "admin.token";
     if let Err(error) = Token::read(path) {
         let help = "`head -c 24 /dev/urandom | base64` makes one; the path is relative to this file's folder";
-        return report.error_at(KEY, error, Label::place("named here"), Some(help.to_owned()));
+        return report.error_at(KEY, error, Label::NAMED, Some(help.to_owned()));
     }
     let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode() & 0o7777);
     if mode & OTHERS != 0 {
         let message = format!("{}: others may read it (mode {mode:04o})", path.display());
         let help = format!("chmod o= {}", path.display());
-        report.warning_at(KEY, message, Label::place("named here"), Some(help));
+        report.warning_at(KEY, message, Label::NAMED, Some(help));
     }
 }
 
@@ -70,13 +70,13 @@ fn socket(report: &mut Report, path: &Path) {
     if len > LONGEST_PATH {
         let message = format!("no socket can have a path of {len} bytes");
         let help = format!("{LONGEST_PATH} bytes at most, the folder of this file included");
-        report.error_at(KEY, message, Label::place("named here"), Some(help));
+        report.error_at(KEY, message, Label::NAMED, Some(help));
     } else if let Some(folder) =
         path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.is_dir())
     {
         let message = format!("there is no folder {}", folder.display());
         let help = "the gateway makes none: make it, or have the unit's RuntimeDirectory= do so";
-        report.warning_at(KEY, message, Label::place("named here"), Some(help.to_owned()));
+        report.warning_at(KEY, message, Label::NAMED, Some(help.to_owned()));
     }
 }
 
@@ -94,7 +94,7 @@ fn time(report: &mut Report, identity: &ServerIdentity, now: UnixTime) {
         let verb = if until > now { "expires" } else { "expired" };
         let message = format!("the certificate, or one above it, {verb} at {}", Date(until));
         let help = "put another one in its place: a running gateway notices".to_owned();
-        report.warning_at(CERTIFICATE, message, Label::place("named here"), Some(help));
+        report.warning_at(CERTIFICATE, message, Label::NAMED, Some(help));
     }
 }
 
@@ -103,7 +103,7 @@ fn names(report: &mut Report, (admin, address): (&Admin, IpAddr), identity: &Ser
         let message = format!("the certificate of the admin listener is not for {host}");
         let help =
             "clients that ask by this name refuse it: it has to stand among the certificate's DNS names";
-        report.warning_at("admin.hosts", message, Label::place("named here"), Some(help.to_owned()));
+        report.warning_at("admin.hosts", message, Label::NAMED, Some(help.to_owned()));
     }
     let is_reached = address.is_unspecified()
         || identity.is_for(&address.to_string())
@@ -111,7 +111,7 @@ fn names(report: &mut Report, (admin, address): (&Admin, IpAddr), identity: &Ser
     if admin.hosts.is_empty() && !is_reached {
         let message = format!("the certificate of the admin listener is not for {address}");
         let help = "clients that ask by the address refuse it: enter the certificate's name in admin.hosts, and ask by that";
-        report.warning_at(CERTIFICATE, message, Label::place("named here"), Some(help.to_owned()));
+        report.warning_at(CERTIFICATE, message, Label::NAMED, Some(help.to_owned()));
     }
 }
 

@@ -85,7 +85,7 @@ pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Fi
             // The gateway is told of the same.
             let is_gone = fault == Fault::Gone;
             let help = fault.remedy(interface);
-            findings.add(is_gone, "lan.interface", fault.text(interface), Label::place("named here"), &help);
+            findings.add(is_gone, "lan.interface", fault.text(interface), Label::NAMED, &help);
         }
         if let Some(lan) = machine.interfaces.iter().find(|other| other.name == *interface) {
             local_side(&mut findings, gateway, lan, machine);
@@ -172,7 +172,7 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
             }
             None => "see `ip addr`; a gateway that is started waits for it".to_owned(),
         };
-        return findings.error("wan.listen", message, Label::place("named here"), &help);
+        return findings.error("wan.listen", message, Label::NAMED, &help);
     };
     let longest = u32::from(gateway.wan.longest_packet());
     if !gateway.wan.probe_mtu && longest > holder.mtu {
@@ -212,7 +212,7 @@ fn sockets(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
     for peer in &machine.cut_off {
         let message = format!("this machine has no way to the peer at {}", peer.ip());
         let help = "see `ip route get`; a gateway that is started waits for it";
-        findings.warn("peer.address", message, Label::place("named here"), help);
+        findings.warn("peer.address", message, Label::NAMED, help);
         findings.of_peer(gateway, |other| other.address == *peer);
     }
 }
@@ -276,7 +276,7 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
     if let Some((device, _)) = machine.rdma.iter().find(|(_, netdev)| netdev == name) {
         let message =
             format!("the RDMA device {device} on {name} may take RoCE packets before the gateway sees them");
-        findings.warn("lan.interface", message, Label::place("named here"), rdma::REMEDY);
+        findings.warn("lan.interface", message, Label::NAMED, rdma::REMEDY);
     }
     if lan.follows_routers {
         let message =
