@@ -130,70 +130,106 @@ fn answer(number: u32, (psn, aeth): (Psn, Aeth)) -> [u8; 16] {
     bytes
 }
 
-/// Writes all, with gateways between the hosts or without; how long that took, and how many queue
-/// pairs failed.
-fn write(seed: u64, takes: Duration, by_gateways: bool) -> (Duration, usize) {
-    let mut random = Pcg64Mcg::seed_from_u64(seed);
-    let mut sites = Sites::new(1, |settings| settings);
-    let (start, mut out) = (sites.now, vec![0; 10_000]);
-    let mut requesters: Vec<_> = (0..FLOWS)
-        .map(|number| {
-            let first = Psn::new(random.random_range(0..1 << 24));
-            let (sent, acknowledged, retries, failed) = (0, 0, 0, false);
-            Requester { number, first, sent, acknowledged, heard: start, retries, failed }
-        })
-        .collect();
-    let responder =
-        |requester: &Requester| Responder { first: requester.first, expected: 0, is_nak_out: false };
-    let mut responders: Vec<_> = requesters.iter().map(responder).collect();
-    let (mut arrived, mut next) = (VecDeque::new(), start);
-    while requesters.iter().any(|requester| !requester.is_done()) {
-        let now = sites.now;
-        let mut answers = Vec::new();
-        for requester in &mut requesters {
+/// Both hosts, with gateways between them or without.
+struct World {
+    sites: Sites,
+    requesters: Vec<Requester>,
+    responders: Vec<Responder>,
+    by_gateways: bool,
+    /// Requests that the target host has not looked at yet, and when it looks at the next.
+    arrived: VecDeque<Bth>,
+    next: Instant,
+}
+
+impl World {
+    fn new(seed: u64, by_gateways: bool) -> Self {
+        let mut random = Pcg64Mcg::seed_from_u64(seed);
+        let sites = Sites::new(1, |settings| settings);
+        let heard = sites.now;
+        let requesters: Vec<_> = (0..FLOWS)
+            .map(|number| {
+                let first = Psn::new(random.random_range(0..1 << 24));
+                Requester { number, first, sent: 0, acknowledged: 0, heard, retries: 0, failed: false }
+            })
+            .collect();
+        let responder =
+            |requester: &Requester| Responder { first: requester.first, expected: 0, is_nak_out: false };
+        let responders = requesters.iter().map(responder).collect();
+        Self { sites, requesters, responders, by_gateways, arrived: VecDeque::new(), next: heard }
+    }
+
+    /// Everybody sends what it may.
+    fn ask(&mut self) {
+        let now = self.sites.now;
+        for requester in &mut self.requesters {
             while let Some(request) = requester.send(now) {
-                if by_gateways {
-                    let ends = [REQUESTER, TARGET].map(|base| Qpn::new(base + requester.number));
-                    let src_port = source_port(ends[0], ends[1]);
-                    let addressing = Addressing { src_port, ..sites.addressing[0] };
-                    let datagram = Datagram { addressing, transport: &request };
-                    sites.gateways[0].handle_lan(&datagram, now);
+                if self.by_gateways {
+                    let ends = [REQUESTER, TARGET].map(|base| base + requester.number);
+                    hand(&mut self.sites, 0, ends, &request);
                 } else {
-                    arrived.push_back(Packet::parse(&request).unwrap().bth);
+                    self.arrived.push_back(Packet::parse(&request).unwrap().bth);
                 }
             }
         }
-        sites.cross();
-        while let Some(bth) = sites.deliver(1) {
-            arrived.push_back(bth);
+        self.sites.cross();
+        while let Some(bth) = self.sites.deliver(1) {
+            self.arrived.push_back(bth);
         }
-        next = next.max(now);
-        while next < now + STEP
-            && let Some(bth) = arrived.pop_front()
+    }
+
+    /// The target host looks at as many requests as it can in a step, and answers.
+    fn answer(&mut self, takes: Duration) {
+        let now = self.sites.now;
+        self.next = self.next.max(now);
+        let mut answers = Vec::new();
+        while self.next < now + STEP
+            && let Some(bth) = self.arrived.pop_front()
         {
             let number = bth.dest_qp.get() - TARGET;
-            answers.extend(responders[number as usize].execute(&bth).map(|word| (number, word)));
-            next += takes;
+            answers.extend(self.responders[number as usize].execute(&bth).map(|word| (number, word)));
+            self.next += takes;
         }
         for (number, word) in answers {
-            if !by_gateways {
-                requesters[number as usize].hear(word.0, word.1.syndrome, now);
-                continue;
+            if self.by_gateways {
+                hand(&mut self.sites, 1, [TARGET + number, REQUESTER + number], &answer(number, word));
+            } else {
+                self.requesters[number as usize].hear(word.0, word.1.syndrome, now);
             }
-            let ends = [TARGET, REQUESTER].map(|base| Qpn::new(base + number));
-            let addressing = Addressing { src_port: source_port(ends[0], ends[1]), ..sites.addressing[1] };
-            let datagram = Datagram { addressing, transport: &answer(number, word) };
-            sites.gateways[1].handle_lan(&datagram, now);
         }
-        sites.cross();
-        while let Some(len) = sites.gateways[0].poll_lan(now, &mut out) {
+    }
+
+    /// The requesters hear what the gateway has for them.
+    fn hear(&mut self) {
+        let (now, mut out) = (self.sites.now, vec![0; 10_000]);
+        self.sites.cross();
+        while let Some(len) = self.sites.gateways[0].poll_lan(now, &mut out) {
             let packet = Packet::parse(Datagram::parse(&out[..len]).unwrap().transport).unwrap();
             let Some(Aeth { syndrome, .. }) = packet.ext.aeth() else { continue };
-            requesters[(packet.bth.dest_qp.get() - REQUESTER) as usize].hear(packet.bth.psn, *syndrome, now);
+            let number = packet.bth.dest_qp.get() - REQUESTER;
+            self.requesters[number as usize].hear(packet.bth.psn, *syndrome, now);
         }
-        sites.now += STEP;
     }
-    (sites.now - start, requesters.iter().filter(|requester| requester.failed).count())
+}
+
+/// Hands a packet of one queue pair for another to its site's gateway.
+fn hand(sites: &mut Sites, site: usize, ends: [u32; 2], transport: &[u8]) {
+    let [from, to] = ends.map(Qpn::new);
+    let addressing = Addressing { src_port: source_port(from, to), ..sites.addressing[site] };
+    sites.gateways[site].handle_lan(&Datagram { addressing, transport }, sites.now);
+}
+
+/// Writes all; how long that took, and how many queue pairs failed.
+fn write(seed: u64, takes: Duration, by_gateways: bool) -> (Duration, usize) {
+    let mut world = World::new(seed, by_gateways);
+    let start = world.sites.now;
+    while world.requesters.iter().any(|requester| !requester.is_done()) {
+        world.ask();
+        world.answer(takes);
+        world.hear();
+        world.sites.now += STEP;
+    }
+    let failed = world.requesters.iter().filter(|requester| requester.failed).count();
+    (world.sites.now - start, failed)
 }
 
 /// All wait for what stands before the host, so questions are to add little to it.
