@@ -2,6 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "ends are 0 and 1")]
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use roce::wire::{Psn, Qpn};
@@ -29,6 +30,8 @@ pub(super) struct Side {
     buffers: Vec<Buffers>,
     pub(super) connected: Option<Instant>,
     posted: usize,
+    /// When those were posted that are under way.
+    begun: VecDeque<Instant>,
     pub(super) done: usize,
     pub(super) first: Option<Instant>,
     /// A request of this end ended in an error.
@@ -46,6 +49,8 @@ pub(super) struct Life {
     pub(super) sides: [Side; 2],
     pub(super) change_at: Option<Instant>,
     changes: u8,
+    /// How long each request took that succeeded.
+    pub(super) took: Vec<Duration>,
 }
 
 impl Life {
@@ -73,7 +78,7 @@ impl Life {
             }
         }
         let change_at = plan.restless.map(|every| now + every);
-        Self { number, plan: plan.clone(), begun: now, sides, change_at, changes: 0 }
+        Self { number, plan: plan.clone(), begun: now, sides, change_at, changes: 0, took: Vec::new() }
     }
 
     /// When one of its programs acts next, but for completions.
@@ -107,7 +112,13 @@ impl Life {
     }
 
     /// Posts what may be under way. Returns whether anything was.
-    pub(super) fn post(&mut self, end: usize, host: &mut Host, qpn: Qpn) -> Result<bool, HostError> {
+    pub(super) fn post(
+        &mut self,
+        end: usize,
+        host: &mut Host,
+        qpn: Qpn,
+        now: Instant,
+    ) -> Result<bool, HostError> {
         let (depth, number) = (self.plan.depth, self.number as u64);
         let side = &mut self.sides[end];
         let mut acted = false;
@@ -126,6 +137,7 @@ impl Life {
             let local = buffers.local.slice(0, buffers.op.len());
             host.post(qpn, number << 32 | side.posted as u64, work, local, false)?;
             side.posted += 1;
+            side.begun.push_back(now);
             acted = true;
         }
         Ok(acted)
@@ -160,11 +172,13 @@ impl Life {
         let side = &mut self.sides[end];
         let index = side.done;
         side.done += 1;
+        let begun = side.begun.pop_front();
         if completion.status != Status::Success {
             side.failed = true;
             return Some(("failed", format!("request {index} of end {end}: {:?}", completion.status)));
         }
         side.first.get_or_insert(now);
+        self.took.extend(begun.map(|begun| now.saturating_duration_since(begun)));
         let buffers = side.buffers.get(index).copied()?;
         let local = hosts[end].memory(buffers.local.key)?;
         let remote = hosts[1 - end].memory(buffers.remote.key)?;

@@ -43,6 +43,8 @@ pub struct Outcome {
     pub flaws: Vec<Flaw>,
     /// Time from the moment both ends were connected to each end's first success, by incarnation.
     pub first: Vec<[Option<Duration>; 2]>,
+    /// How long each request took that succeeded, by incarnation.
+    pub took: Vec<Vec<Duration>>,
     /// Which incarnations are excused.
     pub excused: Vec<bool>,
     /// Packets sent in others' names.

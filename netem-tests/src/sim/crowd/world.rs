@@ -113,6 +113,7 @@ impl CrowdWorld {
             repeated: BTreeMap::new(),
             outcome: Outcome {
                 first: vec![[None; 2]; crowd.lives.len()],
+                took: vec![Vec::new(); crowd.lives.len()],
                 excused: vec![false; crowd.lives.len()],
                 ..Outcome::default()
             },
@@ -292,7 +293,7 @@ impl CrowdWorld {
                 life.connect(end, &mut self.sites[end].host, qpns, ips[1 - end], self.now)?;
                 acted = true;
             }
-            acted |= life.post(end, &mut self.sites[end].host, qpns[end])?;
+            acted |= life.post(end, &mut self.sites[end].host, qpns[end], self.now)?;
         }
         if life.change_at.is_some_and(|at| at <= self.now) {
             let [one, other] = &mut self.sites;
@@ -329,6 +330,7 @@ impl CrowdWorld {
             site.free[life.plan.ends[end]] = Some(Free { since: self.now, dirty });
             self.outcome.first[number][end] = life.first(end);
         }
+        self.outcome.took[number].clone_from(&life.took);
         for site in 0..2 {
             self.host_completes(site);
         }
