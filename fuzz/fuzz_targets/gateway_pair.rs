@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::nic::{Mood, Requester, Responder, What};
-use longhaul_fuzz::site::{self, Site};
-use longhaul_fuzz::{Script, epoch};
+use longhaul_fuzz::site::{self, Site, TOTAL_BUFFER};
+use longhaul_fuzz::{Script, epoch, within};
 use roce::ip::{Addressing, Datagram};
 use roce::pairing::source_port;
 use roce::wire::{Packet, Psn, Qpn};
@@ -17,14 +17,19 @@ use splice::Arrival;
 
 const MOST_CONNECTIONS: u8 = 6;
 
-fuzz_target!(|input: &[u8]| {
+/// As in `gateway_lan`, and as much for what the hosts and links of this world hold.
+const BOUND: u64 = 2 * (3 * TOTAL_BUFFER + (8 << 20)) as u64 + (8 << 20);
+
+fuzz_target!(|input: &[u8]| within(BOUND, "two gateways and their hosts", || run(input)));
+
+fn run(input: &[u8]) {
     let mut script = Script::new(input);
     let mut world = World::new(&mut script);
     while !script.is_over() {
         world.step(&mut script);
     }
     world.finish();
-});
+}
 
 /// A queue pair.
 #[derive(Debug)]

@@ -1,5 +1,6 @@
 //! The cost of flows by how many there are: opening one, a message on one while the others are
-//! idle, messages on all of them in turn, a look at the timers, forgetting one.
+//! idle, messages on all of them in turn, a look at the timers, forgetting one, an answer that none
+//! of as many flows has had while all wait for their first.
 //!
 //! `cargo bench -p splice --bench flows`. Both gateways' cores run in turn on this thread, without
 //! seal and sockets; a message is one packet with its acknowledgement; few flows that are forgotten
@@ -26,12 +27,14 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crowd::Crowd;
+use roce::wire::{Psn, Qpn};
+use sites::STEP;
 use splice::Settings;
 
 const COUNTS: [u32; 4] = [100, 1000, 10_000, 100_000];
 /// Flows opened, messages sent and timers looked at for each figure.
 const SAMPLE: u32 = 20_000;
-const NAMES: [&str; 5] = ["open", "message", "in turn", "timers", "forget"];
+const NAMES: [&str; 6] = ["open", "message", "in turn", "timers", "forget", "stray"];
 
 fn main() {
     println!("{:>8}{}", "flows", NAMES.map(|name| format!("{:>20}", format!("{name}, ns"))).concat());
@@ -46,7 +49,7 @@ fn main() {
 }
 
 /// Nanoseconds for each of [`NAMES`] among so many flows.
-fn costs(count: u32) -> [f64; 5] {
+fn costs(count: u32) -> [f64; 6] {
     let mut opened = 0.0;
     let mut forgotten = 0.0;
     let mut rounds = 0.0;
@@ -86,7 +89,28 @@ fn costs(count: u32) -> [f64; 5] {
         in_turn / f64::from(SAMPLE),
         timers / f64::from(SAMPLE) / 2.0,
         (forgotten / rounds - forget(Crowd::new(|settings| settings))).max(0.0) / f64::from(count),
+        stray(count) / f64::from(SAMPLE),
     ]
+}
+
+/// Answers to queue pairs that have asked nothing, at the PSN that as many flows are to ask about,
+/// whose targets say nothing.
+fn stray(count: u32) -> f64 {
+    let mut crowd = Crowd::new(|settings| Settings {
+        flows: 2 * count as usize,
+        total_buffer: 1 << 32,
+        ..settings
+    });
+    for qp in 1..=count {
+        crowd.post(qp, 0);
+        crowd.sites.cross();
+        while crowd.sites.deliver(1).is_some() {}
+    }
+    crowd.rest(STEP * 1000);
+    // At the targets' gateway those that began last have given way, if there are very many.
+    assert_eq!(crowd.flows()[0], u64::from(count));
+    let (first, psn) = (0x40_0000, Psn::new(0));
+    nanoseconds(|| (first..first + SAMPLE).for_each(|qp| crowd.sites.acknowledge(Qpn::new(qp), psn, 1)))
 }
 
 /// Until all flows of both gateways have been idle for too long.
