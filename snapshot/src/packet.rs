@@ -39,6 +39,7 @@ impl From<Vec<u8>> for Packet {
 impl Deref for Packet {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Own(bytes) => bytes,
@@ -48,6 +49,7 @@ impl Deref for Packet {
 }
 
 impl AsRef<[u8]> for Packet {
+    #[inline]
     fn as_ref(&self) -> &[u8] {
         self
     }
@@ -55,6 +57,7 @@ impl AsRef<[u8]> for Packet {
 
 impl Packet {
     /// Appends bytes. Memory of another process is copied first.
+    #[inline]
     pub fn extend_from_slice(&mut self, more: &[u8]) {
         self.mark = Mark::default();
         match &mut self.bytes {
@@ -74,6 +77,7 @@ impl Packet {
 
     /// Returns the capacity of its own memory; `None` if that is another process's.
     #[must_use]
+    #[inline]
     pub fn capacity(&self) -> Option<usize> {
         match &self.bytes {
             Bytes::Own(bytes) => Some(bytes.capacity()),

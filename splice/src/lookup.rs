@@ -46,6 +46,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Lookup<K, V> {
         Self { map: Default::default(), latest: Cell::default() }
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: &K) -> Option<V> {
         if let Some((latest, value)) = self.latest.get()
             && latest == *key

@@ -179,6 +179,7 @@ impl Bth {
     }
 
     /// Reads a header; unknown opcodes and transport header versions other than 0 are refused.
+    #[inline]
     pub const fn parse(bytes: &[u8; BTH_LEN]) -> Result<Bth, Malformed> {
         let [code, flags, p0, p1, ecn, q0, q1, q2, ack, s0, s1, s2] = *bytes;
         let Some(opcode) = Opcode::from_u8(code) else {

@@ -142,6 +142,7 @@ impl Ext {
     }
 
     /// Takes the headers off the front of `bytes`; `None` when it is too short.
+    #[inline]
     pub(super) fn take(layout: Layout, bytes: &mut &[u8]) -> Option<Ext> {
         Some(match layout {
             Layout::Bare => Ext::None,
