@@ -6,12 +6,14 @@ mod tests;
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use config::{Content, Style};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use schemars::JsonSchema;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::admin::{self, Endpoint, Status};
@@ -45,6 +47,36 @@ async fn other_peers(admin: &Endpoint) -> Vec<String> {
     let peers = serde_json::from_str::<Status>(&text).map(|status| status.peers);
     let names = peers.unwrap_or_default().into_iter().skip(1);
     names.filter(|name| config::is_site_name(name)).take(config::Gateway::MOST_PEERS).collect()
+}
+
+/// An archive's list, as `longhaul bundle --json` prints it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Summary {
+    /// The file.
+    pub archive: PathBuf,
+    /// Its entries, in their order.
+    pub entries: Vec<Entry>,
+}
+
+/// An entry of an archive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Why it holds nothing; null: it does.
+    pub left_empty: Option<String>,
+}
+
+impl Summary {
+    /// Lists what an archive holds, and what it does not.
+    #[must_use]
+    pub fn new(archive: PathBuf, bundle: &Bundle) -> Self {
+        let entry = |(name, why): (&str, Option<&str>)| Entry {
+            name: name.to_owned(),
+            left_empty: why.map(str::to_owned),
+        };
+        Self { archive, entries: bundle.names().map(entry).collect() }
+    }
 }
 
 /// Entries of an archive, none of which holds key material.

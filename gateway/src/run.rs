@@ -67,7 +67,7 @@ use crate::retention::RetainedFiles;
 use crate::service::Notifier;
 use crate::steering::Part;
 use crate::telemetry::{Limits, Telemetry};
-use crate::upgrade::{Giver, Heir, NotTaken};
+use crate::upgrade::{Announcement, Giver, Heir, NotTaken};
 
 const _: () =
     assert!(config::Wan::MOST_LANES == session::MOST_LANES, "a session carries every lane of a file");
@@ -149,7 +149,7 @@ pub struct Files {
     /// The running gateway whose place this one takes.
     pub heir: Option<Heir>,
     /// Who hears, in a line, that the place is taken.
-    pub announce: Option<oneshot::Sender<String>>,
+    pub announce: Option<oneshot::Sender<Announcement>>,
 }
 
 /// Runs a gateway until `stop` completes (or its sender is gone), then stops it gracefully. For

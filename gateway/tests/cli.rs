@@ -13,6 +13,7 @@ use std::process::{Command, Output, Stdio};
 use config::LanMode;
 use gateway::run::{RunError, lock};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 fn longhaul(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longhaul"));
@@ -95,7 +96,7 @@ fn a_gateway_says_in_the_chosen_form_why_it_does_not_start() {
         assert_eq!(code, Some(2), "{err}");
         err
     };
-    let json: serde_json::Value = serde_json::from_str(&run("json")).unwrap();
+    let json: Value = serde_json::from_str(&run("json")).unwrap();
     assert_eq!(json["level"], "ERROR");
     assert!(json["message"].as_str().unwrap().contains("nowhere.toml"), "{json}");
     let journal = run("journal");
@@ -562,7 +563,7 @@ fn results_are_there_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let (code, out, err) = parts(&longhaul(folder.path(), &["keys", "--json", "--dir", "keys", "a", "b"]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let keys: serde_json::Value = serde_json::from_str(&out).unwrap();
+    let keys: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(keys["authority"]["outcome"], "created");
     assert_eq!(
         (&keys["sites"][1]["name"], &keys["sites"][1]["files"]["key"]),
@@ -586,7 +587,7 @@ fn results_are_there_as_json() {
         });
         let (code, out, _) = parts(&longhaul(folder.path(), &["reload", "--json", "--admin", &admin]));
         answered.join().unwrap();
-        assert_eq!((code, serde_json::from_str::<serde_json::Value>(&out).unwrap()), (Some(wanted), answer));
+        assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()), (Some(wanted), answer));
     }
 }
 
@@ -594,7 +595,7 @@ fn results_are_there_as_json() {
 fn results_are_json_if_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
-    let json = |arguments: &[&str], code: i32| -> serde_json::Value {
+    let json = |arguments: &[&str], code: i32| -> Value {
         let (status, out, err) = parts(&longhaul(path, arguments));
         assert_eq!(status, Some(code), "{arguments:?}: {err}");
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("{arguments:?}: {error} in\n{out}"))
@@ -610,7 +611,7 @@ fn results_are_json_if_asked_for() {
         (&problem["error"], &problem["line"], &problem["column"]),
         (&true.into(), &3.into(), &1.into())
     );
-    assert_eq!((&checked[1]["valid"], &checked[1]["kind"]), (&false.into(), &serde_json::Value::Null));
+    assert_eq!((&checked[1]["valid"], &checked[1]["kind"]), (&false.into(), &Value::Null));
     let link = ["--rate", "10 Gbit/s", "--rtt", "25 ms", "--drop", "0.1%"];
     let plan = json(&[&["plan", "--json"][..], &link].concat(), 0);
     assert_eq!(plan["link"]["rate"], 10_000_000_000_u64);
@@ -620,6 +621,20 @@ fn results_are_json_if_asked_for() {
         ["simulate", "--json", "--messages", "20", "--size", "64 KiB", "--scheme", "sr", "--threads", "1"];
     let rows = json(&quick, 0);
     assert_eq!((&rows[0]["size"], &rows[0]["scheme"]), (&65_536.into(), &"sr".into()));
+    let bundle = json(&["bundle", "--json", "--admin", "127.0.0.1:1", "b.tgz"], 0);
+    let entry = |name: &str| bundle["entries"].as_array().unwrap().iter().find(|entry| entry["name"] == name);
+    assert_eq!(
+        (&bundle["archive"], &entry("version.txt").unwrap()["left_empty"]),
+        (&"b.tgz".into(), &Value::Null)
+    );
+    let why = entry("status.json").unwrap()["left_empty"].as_str().unwrap();
+    assert!(why.starts_with("nothing answers at 127.0.0.1:1: "), "{why}");
+    // Nobody runs with these files, and who is not there says so.
+    for (file, code, why) in [("a.toml", 1, "admin.sock"), ("none.toml", 2, "none.toml")] {
+        let failed = json(&["upgrade", "--json", file], code);
+        assert_eq!((&failed["outcome"], &failed["taken"]), (&"failed".into(), &Value::Null));
+        assert!(failed["text"].as_str().unwrap().contains(why), "{failed}");
+    }
 }
 
 /// Packages bring them.
@@ -629,9 +644,11 @@ fn schemas_are_generated() {
     let (code, _, err) = parts(&longhaul(folder.path(), &["generate", "."]));
     assert_eq!(code, Some(0), "{err}");
     let of_gateways = ["status", "healthy", "flows", "doctor", "events", "reload", "record"];
-    for name in of_gateways.into_iter().chain(["check", "init", "keys", "plan", "simulate"]) {
+    for name in
+        of_gateways.into_iter().chain(["check", "init", "keys", "plan", "simulate", "upgrade", "bundle"])
+    {
         let text = fs::read_to_string(folder.path().join(format!("schema/{name}.schema.json"))).unwrap();
-        let schema: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let schema: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{name}");
         assert!(text.contains("\"description\""), "{name}");
     }

@@ -12,7 +12,7 @@ use super::args::AdminArgs;
 use super::failure::{Failure, Outcome, failed, output_failed, unusable};
 use super::runtime;
 use crate::admin::Endpoint;
-use crate::bundle::Bundle;
+use crate::bundle::{Bundle, Summary};
 use crate::logs::printable;
 
 #[derive(Debug, Args)]
@@ -22,6 +22,9 @@ pub(super) struct BundleArgs {
     /// The gateway file, to add it without secrets, and what `check --live` says of it
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Show the list of entries as JSON
+    #[arg(long)]
+    json: bool,
     /// The archive; a file that is there is left alone
     #[arg(value_name = "ARCHIVE", default_value = "longhaul.tar.gz")]
     archive: PathBuf,
@@ -68,6 +71,10 @@ impl BundleArgs {
     /// Lists what the archive holds, and what it does not.
     fn tell(&self, bundle: &Bundle) -> io::Result<()> {
         let mut out = io::stdout().lock();
+        if self.json {
+            let summary = Summary::new(self.archive.clone(), bundle);
+            return writeln!(out, "{}", serde_json::to_string_pretty(&summary)?);
+        }
         for (name, why) in bundle.names() {
             match why {
                 None => writeln!(out, "  {name}")?,

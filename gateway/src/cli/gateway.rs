@@ -16,7 +16,7 @@ use tracing::{Level, warn};
 
 use super::failure::{FAILED, Failure, Outcome, failed, unusable};
 use super::takeover::{Beginning, TakeOverArgs};
-use super::{LAST_WORDS, one_worker, style, takeover};
+use super::{LAST_WORDS, one_worker, style};
 use crate::causes::chain;
 use crate::key_log::KeyLogFile;
 use crate::logs::Logs;
@@ -50,6 +50,7 @@ impl GatewayArgs {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => {
                 logs.print(Level::ERROR, &format!("{}\n", failure.text.trim_end()));
+                self.take_over.say_failed(&failure.text);
                 ExitCode::from(failure.code)
             }
         };
@@ -104,7 +105,7 @@ impl GatewayArgs {
             let (requests, heirs) = requests.with_heirs();
             if let Some(announced) = announced {
                 // Whoever started this may be gone.
-                tokio::spawn(async { announced.await.map(|text| takeover::announce(&text)) });
+                tokio::spawn(async { announced.await.map(|taken| taken.say()) });
             }
             let signals = Signals::new().map_err(failed)?;
             tokio::spawn(signals.handle_commands(

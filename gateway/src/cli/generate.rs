@@ -59,7 +59,7 @@ fn at(path: &Path) -> impl Fn(io::Error) -> Failure {
 }
 
 /// JSON schemas of what commands print with `--json`, by command.
-fn schemas() -> [(&'static str, Schema); 12] {
+fn schemas() -> [(&'static str, Schema); 14] {
     [
         ("status", schema_for!(OneOrEach<admin::Status>)),
         ("healthy", schema_for!(admin::Health)),
@@ -75,5 +75,7 @@ fn schemas() -> [(&'static str, Schema); 12] {
         ("record", schema_for!(crate::record::Line)),
         ("keys", schema_for!(crate::keys::Summary)),
         ("reload", schema_for!(crate::requests::Answer)),
+        ("upgrade", schema_for!(crate::upgrade::Announcement)),
+        ("bundle", schema_for!(crate::bundle::Summary)),
     ]
 }

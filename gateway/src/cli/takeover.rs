@@ -1,6 +1,6 @@
 //! The beginning of `longhaul gateway`: from nothing, or in the place of a gateway that runs.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::failure::{Failure, failed, output_failed};
 use crate::admin::{Doors, SOCKET};
 use crate::causes::chain;
 use crate::run::{self, Former};
-use crate::upgrade::{Heir, NotTaken, Place, executable};
+use crate::upgrade::{Announcement, Heir, NotTaken, Outcome, Place, executable};
 
 #[derive(Debug, Args)]
 pub(super) struct TakeOverArgs {
@@ -56,7 +56,7 @@ impl TakeOverArgs {
         };
         let mut heir = Heir::connect(&path).map_err(not_taken)?;
         if self.if_replaced && heir.stand().executable == executable() {
-            self.say("the running gateway is this very program: nothing to do").map_err(output_failed)?;
+            self.say(&unchanged()).map_err(output_failed)?;
             heir.leave();
             return Ok(None);
         }
@@ -76,18 +76,22 @@ impl TakeOverArgs {
     }
 
     /// Returns where it is told that the place is taken, if anybody wants to know.
-    pub(super) fn announcer(&self) -> Option<(oneshot::Sender<String>, oneshot::Receiver<String>)> {
+    pub(super) fn announcer(
+        &self,
+    ) -> Option<(oneshot::Sender<Announcement>, oneshot::Receiver<Announcement>)> {
         self.announce.then(oneshot::channel)
     }
 
-    fn say(&self, text: &str) -> io::Result<()> {
-        if self.announce { announce(text) } else { Ok(()) }
+    /// Says why this process has not taken over. Whoever knows already that it has reads no more.
+    pub(super) fn say_failed(&self, why: &str) {
+        let _ = self.say(&Announcement::nothing(Outcome::Failed, why));
+    }
+
+    fn say(&self, what: &Announcement) -> io::Result<()> {
+        if self.announce { what.say() } else { Ok(()) }
     }
 }
 
-/// Says it to whoever started this process.
-pub(super) fn announce(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{text}")?;
-    out.flush()
+fn unchanged() -> Announcement {
+    Announcement::nothing(Outcome::Unchanged, "the running gateway is this very program: nothing to do")
 }

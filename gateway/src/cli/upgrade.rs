@@ -3,12 +3,13 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use clap::Args;
 
-use super::failure::{FAILED, Failure, Outcome, failed, output_failed};
+use super::failure::{self, FAILED, Failure, failed, output_failed};
 use crate::logs::printable_block;
+use crate::upgrade::{Announcement, Outcome};
 
 #[derive(Debug, Args)]
 pub(super) struct UpgradeArgs {
@@ -21,12 +22,15 @@ pub(super) struct UpgradeArgs {
     /// Append the keys of bulk data to this file, as `longhaul gateway` does
     #[arg(long, value_name = "FILE")]
     key_log: Option<PathBuf>,
+    /// Show the outcome as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl UpgradeArgs {
     /// Starts this program's gateway, which outlives this command, and waits until it has taken
     /// over or has not.
-    pub(super) fn run(&self) -> Outcome {
+    pub(super) fn run(&self) -> failure::Outcome {
         let program = std::env::current_exe().map_err(failed)?;
         let mut command = Command::new(program);
         command.args(["gateway", "--take-over", "--announce", "--config"]).arg(&self.config);
@@ -43,13 +47,26 @@ impl UpgradeArgs {
         if let Some(out) = gateway.stdout.take() {
             BufReader::new(out).read_line(&mut said).map_err(failed)?;
         }
-        if !said.is_empty() {
-            return write!(io::stdout().lock(), "{}", printable_block(&said)).map_err(output_failed);
+        let Some(told) = Announcement::read(&said).filter(|told| told.outcome != Outcome::Failed) else {
+            return self.failed(Announcement::read(&said), &gateway.wait().map_err(failed)?);
+        };
+        let text = if self.json { to_json(&told)? } else { printable_block(&(told.text + "\n")) };
+        io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)
+    }
+
+    /// The new process has ended. It has told why to standard error, where that was to be had.
+    fn failed(&self, told: Option<Announcement>, ended: &ExitStatus) -> failure::Outcome {
+        if self.json {
+            let unsaid = || Announcement::nothing(Outcome::Failed, &format!("the new process: {ended}"));
+            let text = to_json(&told.unwrap_or_else(unsaid))?;
+            io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)?;
         }
-        // It has told why.
-        let ended = gateway.wait().map_err(failed)?;
         let code = ended.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
         let text = "longhaul: no upgrade; if a gateway runs with this file, it goes on".to_owned();
         Err(Failure { code: code.unwrap_or(FAILED), text })
     }
+}
+
+fn to_json(told: &Announcement) -> Result<String, Failure> {
+    Ok(serde_json::to_string_pretty(told).map_err(failed)? + "\n")
 }

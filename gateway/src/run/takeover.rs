@@ -18,7 +18,7 @@ use crate::events::EventKind;
 use crate::lan::guard;
 use crate::service::Notifier;
 use crate::telemetry::{SessionState, Telemetry};
-use crate::upgrade::{Given, Heir, NotTaken, Part, Place, Room};
+use crate::upgrade::{Announcement, Given, Heir, NotTaken, Part, Place, Room, Taken};
 
 /// Takes the socket for this, which has to be bound there.
 ///
@@ -132,10 +132,10 @@ pub(super) fn take_over(
     let controls = controls.collect();
     threads.go_on()?;
     gates.iter().for_each(session::control::Gate::open);
-    let text = tell(&heir, &restored, stood_still, telemetries);
+    let taken = tell(&heir, &restored, stood_still, telemetries);
     notifier.is_main_process();
     // Nobody may care to know any more.
-    let _ = announce.map(|announce| announce.send(text));
+    let _ = announce.map(|announce| announce.send(taken));
     heir.dismiss();
     // Unmapping what nobody refers to takes time that flows need not wait for.
     drop(rooms);
@@ -165,7 +165,7 @@ impl Limits {
 }
 
 /// Who hears of it: the service manager, the events, whoever started this process.
-type Told<'a> = (&'a Arc<Notifier>, &'a [Arc<Telemetry>], Option<oneshot::Sender<String>>);
+type Told<'a> = (&'a Arc<Notifier>, &'a [Arc<Telemetry>], Option<oneshot::Sender<Announcement>>);
 
 type Claims = Vec<Option<session::resumption::Resumption>>;
 
@@ -182,7 +182,12 @@ fn take(
     Ok((claims, restored, rooms))
 }
 
-fn tell(heir: &Heir, restored: &Restored, stood_still: Duration, telemetries: &[Arc<Telemetry>]) -> String {
+fn tell(
+    heir: &Heir,
+    restored: &Restored,
+    stood_still: Duration,
+    telemetries: &[Arc<Telemetry>],
+) -> Announcement {
     let stand = heir.stand();
     let Restored { flows, bytes } = restored;
     info!(
@@ -193,16 +198,9 @@ fn tell(heir: &Heir, restored: &Restored, stood_still: Duration, telemetries: &[
         ?stood_still,
         "took over from the gateway that ran here"
     );
-    let text = format!(
-        "version {}, process {}, took over from version {}, process {}: {flows} flows, {bytes} bytes, in {} ms",
-        env!("CARGO_PKG_VERSION"),
-        std::process::id(),
-        stand.build,
-        stand.pid,
-        stood_still.as_millis()
-    );
+    let taken = Announcement::from(Taken::new(stand, *flows, *bytes, stood_still));
     if let Some(telemetry) = telemetries.first() {
-        telemetry.events().about_all().push(EventKind::Upgraded, &text);
+        telemetry.events().about_all().push(EventKind::Upgraded, &taken.text);
     }
-    text
+    taken
 }

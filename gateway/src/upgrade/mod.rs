@@ -34,6 +34,7 @@
 //! for [`COPY`] at most. Room is a quarter more than what waits. It is not made unless a quarter of
 //! the free memory would stay free.
 
+mod announcement;
 mod channel;
 mod giver;
 mod heir;
@@ -45,6 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::retention::{FileId, Predecessor};
 
+pub use announcement::{Announcement, Outcome, Taken};
 pub use channel::{Broken, Channel};
 pub use giver::{Giver, Offer};
 pub use heir::{Given, Heir, NotTaken, Part};

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gateway::upgrade::{Broken, Heir, NotTaken, STAND_STILL};
+use gateway::upgrade::{Announcement, Broken, Heir, NotTaken, Outcome, STAND_STILL};
 use rustix::process::{Pid, Signal, kill_process};
 use testbed::Site;
 use testbed::hostio::{Endpoint, Limit, Mix, run_pair};
@@ -241,6 +241,9 @@ fn the_command_starts_a_gateway_that_outlives_it() {
     };
     let (code, out, err) = upgrade(&["--if-replaced"]);
     assert!(code == Some(0) && out.contains("is this very program: nothing to do"), "{out}{err}");
+    let (code, out, err) = upgrade(&["--json", "--if-replaced"]);
+    let told: Announcement = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    assert_eq!((code, told.outcome, told.taken), (Some(0), Outcome::Unchanged, None));
     let text = std::fs::read_to_string(&file).unwrap();
     // Whatever takes a restart is named by its key, and no flow ends of the attempt.
     for (from, to, words) in [
@@ -262,15 +265,22 @@ fn the_command_starts_a_gateway_that_outlives_it() {
         assert!(code == Some(1) && out.is_empty(), "{to}: {out}{err}");
         assert!(err.contains(words) && err.contains("it goes on"), "{to}: {err}");
         wait_until("the refusal is no event", &|| told() > before);
+        let (code, out, err) = upgrade(&["--json"]);
+        let told: Announcement = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{to}: {out}{err}"));
+        assert_eq!((code, told.outcome), (Some(1), Outcome::Failed), "{to}");
+        assert!(told.text.contains(words), "{to}: {told:?}");
     }
     std::fs::write(&file, text).unwrap();
     let (client, server) = pair.transfer(Limit::Messages(2000));
     wait_until("the transfer does not start", &|| done(&client) > 30);
     let mut before: Option<Stranger> = None;
-    for _ in 0..2 {
-        let (code, out, err) = upgrade(&[]);
+    for arguments in [&[][..], &["--json"]] {
+        let (code, out, err) = upgrade(arguments);
         assert_eq!(code, Some(0), "{out}{err}");
-        let next = out.split_once(", process ").and_then(|(_, rest)| rest.split_once(',')).unwrap().0;
+        let next = match serde_json::from_str::<Announcement>(&out) {
+            Ok(told) => told.taken.unwrap().process.to_string(),
+            Err(_) => out.split_once(", process ").unwrap().1.split_once(',').unwrap().0.to_owned(),
+        };
         let next = Stranger(Pid::from_raw(next.parse().unwrap()).unwrap());
         match before.replace(next) {
             None => pair.testbed.stop_one(Site::A).unwrap(),
