@@ -11,6 +11,7 @@
 //! from its second word on, and writes the first one last. So whoever reads the memory after the
 //! writer was killed finds whole requests only. All is in the byte order of the machine.
 
+mod found;
 mod layout;
 mod orphans;
 mod reads;
@@ -24,6 +25,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
+pub use self::found::{Age, Found};
 pub(crate) use self::layout::is_part;
 use self::layout::{Layout, SlotHead};
 use self::orphans::{Orphan, Orphans};
@@ -98,6 +100,7 @@ pub struct Retention {
     flows: u64,
     orphans: Orphans,
     reads: Reads,
+    found: Found,
     /// Room for a request as it is read.
     room: Vec<u8>,
     /// Requests that found no slot, or were longer than one.
@@ -115,18 +118,24 @@ impl std::fmt::Debug for Retention {
 impl Retention {
     /// Takes memory into use, for requests of at most `longest` bytes from BTH to padding. What an
     /// earlier process retained there is kept for its flows until `until`, if it has the same
-    /// layout and `is_recent` says of its last [`Retention::note_time`] that it may still matter.
+    /// layout and `age` says of its last [`Retention::note_time`] that it may still matter.
     pub fn new(
         mut memory: Box<dyn Memory>,
         longest: usize,
         until: Instant,
-        is_recent: impl FnOnce(u64) -> bool,
+        age: impl FnOnce(u64) -> Age,
     ) -> Self {
         let bytes = (*memory).as_mut();
         let reads = Reads::begin(bytes, until);
         let layout = Layout::of(bytes.len(), longest);
-        let knows = layout::time_of(bytes, &layout).is_some_and(is_recent);
-        if !knows {
+        let (found, age) = match layout::time_of(bytes, &layout) {
+            Err(found) => (found, Age::Old),
+            Ok(time) => match age(time) {
+                Age::ToCome => (Found::ToCome(time), Age::ToCome),
+                age => (Found::Kept, age),
+            },
+        };
+        if age != Age::Recent {
             layout::format(bytes, &layout);
         }
         let mut retention = Self {
@@ -139,6 +148,7 @@ impl Retention {
             flows: 0,
             orphans: Orphans::new(until),
             reads,
+            found,
             room: Vec::with_capacity(layout.slot_size),
             layout,
             unretained: 0,
@@ -151,7 +161,7 @@ impl Retention {
 
     /// Finds out which slots are in use, and whose requests stand there.
     fn scan(&mut self) {
-        let mut found = Vec::new();
+        let (mut found, mut damaged) = (Vec::new(), 0);
         for slot in (0..self.layout.slots).rev() {
             match self.head(slot) {
                 Some(head) => {
@@ -159,8 +169,14 @@ impl Retention {
                     self.take(slot, 0, head.len);
                     found.push((head.key, head.psn, slot));
                 }
-                None => self.put_back(slot),
+                None => {
+                    damaged += u32::from(self.empty(slot));
+                    self.put_back(slot);
+                }
             }
+        }
+        if damaged > 0 {
+            self.found = Found::Damaged(damaged);
         }
         for (key, run) in orphans::runs(found) {
             let mut taken = Run::default();
@@ -191,6 +207,24 @@ impl Retention {
     #[must_use]
     pub fn into_memory(self) -> Box<dyn Memory> {
         self.memory
+    }
+
+    /// Returns what the memory held when it was taken into use.
+    #[must_use]
+    pub fn found(&self) -> Found {
+        self.found
+    }
+
+    /// Returns what it would have held instead, had nothing been wrong.
+    #[must_use]
+    pub fn expected(&self) -> String {
+        match self.found {
+            Found::Nothing | Found::Kept => "anything".to_owned(),
+            Found::Foreign(_) => format!("it begins with \"{}\"", layout::MAGIC.escape_ascii()),
+            Found::Cut { .. } => format!("{} places of {} bytes", self.layout.slots, self.layout.slot_size),
+            Found::ToCome(_) => "a time that has passed".to_owned(),
+            Found::Damaged(_) => "requests as they were written".to_owned(),
+        }
     }
 
     /// Notes the time of the driver's clock, which goes on from process to process, for
@@ -365,12 +399,18 @@ impl Retention {
         }
     }
 
+    /// Writes that a slot is free. Returns false if it was so.
+    fn empty(&mut self, slot: u32) -> bool {
+        let layout = self.layout;
+        let Some(into) = layout.slot_of((*self.memory).as_mut(), slot) else { return false };
+        let was_free = layout::is_free(into);
+        layout::set_word(into, 0);
+        !was_free
+    }
+
     /// Empties a slot that is in use.
     fn give_back(&mut self, slot: u32) {
-        let layout = self.layout;
-        if let Some(into) = layout.slot_of((*self.memory).as_mut(), slot) {
-            layout::set_word(into, 0);
-        }
+        self.empty(slot);
         let Link { len, group, .. } = self.link(slot);
         self.used = self.used.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(len.into());

@@ -75,7 +75,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use rustix::process::Signal;
-    use splice::retention::Retention;
+    use splice::retention::{Age, Retention};
 
     use super::*;
     use crate::retention::tests::folder;
@@ -90,7 +90,7 @@ mod tests {
 
     fn read(file: Retained) -> Retention {
         let until = Instant::now() + Duration::from_secs(60);
-        Retention::new(Box::new(file), 1000, until, |_| true)
+        Retention::new(Box::new(file), 1000, until, |_| Age::Recent)
     }
 
     /// Pages that are gone end whoever reads them by the signal that a failed page does.

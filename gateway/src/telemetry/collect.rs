@@ -29,6 +29,12 @@ impl Snapshot {
         self.retention_orphans = retention.orphans() as u64;
         self.retention_unretained = retention.unretained();
         self.retention_carried = retention.carried();
+        let forgotten = retention.found().wrong().and_then(|(reason, count)| {
+            self.retention_forgotten.get_mut(reason).map(|counter| (counter, count))
+        });
+        if let Some((counter, count)) = forgotten {
+            *counter = count;
+        }
     }
 
     /// Takes over why nothing outlives the process, though a class wants it.

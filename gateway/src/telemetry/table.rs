@@ -8,6 +8,7 @@ use roce::ip::Reject;
 use session::Rejected;
 use session::control::Refusal;
 use splice::record::Reason;
+use splice::retention::Found;
 use splice::{Cause, LanDrop};
 
 use super::MAX_CLASSES;
@@ -155,6 +156,7 @@ const FAILURES: [&str; Reason::ALL.len() + 3] = {
     (*nak, *process) = (Cause::Nak.name(), Cause::Process.name());
     names
 };
+const FORGOTTEN: [&str; Found::WRONG.len()] = Found::WRONG;
 const NO_RETENTION: [&str; NoRetention::NAMES.len()] = NoRetention::NAMES;
 const REFUSALS: [&str; Refusal::ALL.len()] = names!(Refusal::ALL, label);
 
@@ -350,6 +352,7 @@ metrics! {
         flows_limit: Peak Flows "longhaul_flows_limit" "Flows of each side at most: limits.flows"
         lan_up: Peak Known "longhaul_lan_up" "Whether the LAN interface is up, with a carrier and an address for its hosts"
         wan_up: Peak Known "longhaul_wan_up" "Whether this machine has the address of wan.listen, and a route from there to the peer"
+        clock_sets: Counter Count "longhaul_clock_sets_total" "Times that this machine's clock was set by two seconds or more, forward or back"
         guard_restored: Counter Count "longhaul_guard_rules_restored_total" "Rules that keep the kernel from forwarding RoCE found missing, and put back"
         control_unanswered: Counter Count "longhaul_control_unanswered_total" "Datagrams of the control port to others than the peer that were not sent: they get 32 at once, and 8 a second"
         policy_generation: Peak Count "longhaul_policy_generation" "Policy files adopted: 1 at the start, one more with each reload"
@@ -482,6 +485,7 @@ metrics! {
         requesters_told["what" TOLD]: Counter Packets "longhaul_requesters_told_total" "What the gateway said to local requesters in their targets' name; response_again are READ responses given once more from here; rnr_nak also where there was no room and rdma_cm had told that the requester takes it without end"
         targets_asked["what" ASKED]: Counter Packets "longhaul_targets_asked_total" "What the gateway sent to local targets in their requesters' name, and what came of that: requests that the LAN lost are sent again"
         retention_off["reason" NO_RETENTION]: Peak Bool "longhaul_retention_off" "Whether a class is to survive a process (survive = process), and nothing is retained for it, by why"
+        retention_forgotten["reason" FORGOTTEN]: Counter Count "longhaul_retention_forgotten_total" "Files that the process before left, or single requests (damaged), that this process would not have written so, and forgot at the start"
         flows_failed["reason" FAILURES]: Counter Flows "longhaul_flows_failed_total" "Flows ended in an error that the programs see"
     }
     class {

@@ -275,6 +275,46 @@ fn a_file_that_ends_its_readers_ends_no_further_start() {
     pair.testbed.stop().unwrap();
 }
 
+/// Garbage of the right length is no process's: it is counted, and told of once.
+#[test]
+fn what_no_process_retained_is_told_of() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let commands = format!("exec {} \"$@\" 2>> {}\n", env!("CARGO_BIN_EXE_longhaul"), log.display());
+    let program = super::logs::script(folder.path(), &commands);
+    let mut pair = Pair::start_otherwise(2, |plan| {
+        plan.program = program;
+        plan.retention = Some(memory.path().to_owned());
+    });
+    let forgotten = |pair: &Pair, reason: &str| {
+        let label = format!("reason=\"{reason}\"");
+        pair.counted(Site::A, "longhaul_retention_forgotten_total", |labels| labels.contains(&label))
+    };
+    pair.complete_transfer(40);
+    let all = pair.counted(Site::A, "longhaul_retention_forgotten_total", |_| true);
+    assert_eq!(all, 0, "a new file is in order");
+    let path = memory.path().join("retained-a-b-0");
+    for (round, (reason, words)) in
+        [("foreign", "it begins with"), ("damaged", "1 requests that are not whole")].into_iter().enumerate()
+    {
+        pair.testbed.kill(Site::A).unwrap();
+        let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let (garbage, at) =
+            if reason == "foreign" { (vec![0x5a; 1 << 16], 0) } else { (vec![0x5a; 512], 64) };
+        file.write_all_at(&garbage, at).unwrap();
+        pair.testbed.restart(Site::A).unwrap();
+        pair.testbed.wait_for_session(&|| false).unwrap();
+        assert_eq!(forgotten(&pair, reason), 1, "{reason}");
+        let told = fs::read_to_string(&log).unwrap();
+        assert_eq!(told.matches("is forgotten: flows that need it").count(), round + 1, "{told}");
+        assert!(told.contains(words) && told.contains("expected"), "{told}");
+        assert_eq!(pair.status(Site::A).surroundings.survival.retention, "on");
+    }
+    pair.complete_transfer(40);
+    pair.testbed.stop().unwrap();
+}
+
 #[test]
 fn a_gateway_says_why_there_is_no_session() {
     let mut pair = Pair::start(SCHEMES[0], 1);

@@ -9,7 +9,7 @@ use config::Policy;
 use ipnet::IpNet;
 use roce::wire::Qpn;
 use snapshot::{Refused, Segments};
-use splice::retention::{Memory, Retention};
+use splice::retention::{Age, Memory, Retention};
 use splice::{Gateway, Settings};
 
 use super::ahead::Ahead;
@@ -120,7 +120,7 @@ impl Site {
     fn begin(&mut self, mut gateway: Gateway, now: Instant) {
         if let Some(memory) = self.memory.take() {
             let until = now + self.settings.idle_flow.max(self.settings.linger);
-            gateway.retain(Retention::new(memory, MAX_PACKET, until, |_| true));
+            gateway.retain(Retention::new(memory, MAX_PACKET, until, |_| Age::Recent));
         }
         self.gateway = Some(gateway);
     }

@@ -13,7 +13,7 @@ use roce::ip::{Addressing, Datagram, emit};
 use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Repr};
 use splice::members::wire::Word;
 use splice::members::{HostPair, MemberId, Message, Process, Times, Towards};
-use splice::retention::Retention;
+use splice::retention::{Age, Retention};
 use splice::site::{Gateways, Site, SiteConfig, SiteStats, Way};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings, StaleFlow};
 
@@ -147,7 +147,7 @@ impl World {
             let mut core = Gateway::new(Settings { is_member: true, rtt: RTT, ..settings }, now);
             if let Some(bytes) = self.retained_bytes {
                 let until = now + Duration::from_secs(60);
-                core.retain(Retention::new(Box::new(vec![0; bytes]), LONGEST, until, |_| false));
+                core.retain(Retention::new(Box::new(vec![0; bytes]), LONGEST, until, |_| Age::Old));
             }
             core
         };

@@ -6,10 +6,11 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Kind, Packet, Place, Psn, Transport};
 
+use super::found::Found;
 use crate::sixteen::{of_sixteen, to_sixteen};
 
 /// Says what the memory is; the last two digits are the layout's version.
-const MAGIC: [u8; 8] = *b"LHRETN01";
+pub(super) const MAGIC: [u8; 8] = *b"LHRETN01";
 /// Bytes before the first slot.
 pub(super) const HEAD: usize = 64;
 /// Places of the slots' size, their number, the time, and the reads that ended a process in the
@@ -91,12 +92,20 @@ pub(super) fn format(memory: &mut [u8], layout: &Layout) {
     put(memory, 0, MAGIC);
 }
 
-/// The time noted last, if the memory is cut like this.
-pub(super) fn time_of(memory: &[u8], layout: &Layout) -> Option<u64> {
-    let is_ours = memory.starts_with(&MAGIC);
-    let is_like = word(memory, SIZE)? as usize == layout.slot_size && word(memory, SLOTS)? == layout.slots;
-    let time = memory.get(TIME..)?.first_chunk().copied().map(u64::from_ne_bytes)?;
-    (is_ours && is_like).then_some(time)
+/// Returns the time noted last, if the memory is cut like this.
+pub(super) fn time_of(memory: &[u8], layout: &Layout) -> Result<u64, Found> {
+    let magic = memory.first_chunk().copied().unwrap_or_default();
+    let read = |at| word(memory, at).unwrap_or(0);
+    match (magic, read(SIZE), read(SLOTS)) {
+        // As a file is made, and as a process leaves it that is killed before it has begun.
+        ([0, 0, 0, 0, 0, 0, 0, 0], ..) => Err(Found::Nothing),
+        (MAGIC, size, slots) if size as usize == layout.slot_size && slots == layout.slots => {
+            let time = memory.get(TIME..).and_then(|rest| rest.first_chunk());
+            time.copied().map(u64::from_ne_bytes).ok_or(Found::Nothing)
+        }
+        (MAGIC, size, slots) => Err(Found::Cut { size, slots }),
+        (magic, ..) => Err(Found::Foreign(magic)),
+    }
 }
 
 /// Returns how many processes in a row have ended while they read the memory; 0: it is not ours.
@@ -118,6 +127,11 @@ pub(super) fn note_time(memory: &mut [u8], time: u64) {
 /// A slot's first word: 0 if it is free.
 pub(super) fn set_word(slot: &mut [u8], word: u32) {
     put(slot, 0, word.to_ne_bytes());
+}
+
+/// Returns true if a slot's first word says that it is free.
+pub(super) fn is_free(slot: &[u8]) -> bool {
+    word(slot, 0).is_none_or(|word| word == 0)
 }
 
 /// The words of a slot about its request.

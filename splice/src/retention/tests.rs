@@ -6,7 +6,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn, Qpn};
 
-use super::{MOST_FATAL_READS, Memory, Retention, Run, fatal_reads};
+use super::{Age, Found, MOST_FATAL_READS, Memory, Retention, Run, fatal_reads};
 use crate::test_clock;
 
 const LONGEST: usize = 200;
@@ -38,7 +38,7 @@ fn put(retention: &mut Retention, run: &mut Run, bytes: &[u8]) -> bool {
 }
 
 fn at(memory: impl Memory + 'static, now: Instant) -> Retention {
-    Retention::new(Box::new(memory), LONGEST, now + Duration::from_secs(60), |_| true)
+    Retention::new(Box::new(memory), LONGEST, now + Duration::from_secs(60), |_| Age::Recent)
 }
 
 fn fresh(slots: usize) -> Retention {
@@ -179,12 +179,41 @@ fn memory_of_another_layout_or_time_is_begun_anew() {
     retention.note_time(1_000);
     let bytes = (*retention.into_memory()).as_ref().to_vec();
     let until = test_clock();
-    let open = |longest, is_recent: fn(u64) -> bool| {
-        Retention::new(Box::new(bytes.clone()), longest, until, is_recent).used()
+    let open = |longest, age: fn(u64) -> Age| {
+        let retention = Retention::new(Box::new(bytes.clone()), longest, until, age);
+        (retention.used(), retention.found())
     };
-    assert_eq!(open(LONGEST, |time| time == 1_000), 1);
-    assert_eq!(open(LONGEST, |time| time != 1_000), 0);
-    assert_eq!(open(2 * LONGEST, |_| true), 0);
+    assert_eq!(open(LONGEST, |time| if time == 1_000 { Age::Recent } else { Age::Old }), (1, Found::Kept));
+    assert_eq!(open(LONGEST, |time| if time == 1_000 { Age::Old } else { Age::Recent }), (0, Found::Kept));
+    assert_eq!(open(LONGEST, |_| Age::ToCome), (0, Found::ToCome(1_000)));
+    assert_eq!(open(2 * LONGEST, |_| Age::Recent), (0, Found::Cut { size: 320, slots: 8 }));
+}
+
+/// Nobody reads it, and whoever started the process learns of it.
+#[test]
+fn memory_that_holds_anything_else_is_told_of() {
+    assert_eq!(at(vec![0; 64 + 8 * 320], test_clock()).found(), Found::Nothing);
+    let garbage = fresh(8);
+    assert_eq!((garbage.used(), garbage.found()), (0, Found::Foreign([0xaa; 8])));
+    assert_eq!(garbage.found().to_string(), format!("it begins with \"{}\"", r"\xaa".repeat(8)));
+    assert_eq!(again(garbage).found(), Found::Kept, "it is begun anew");
+    let mut retention = fresh(8);
+    let mut run = Run::default();
+    (0..5).for_each(|psn| assert!(put(&mut retention, &mut run, &middle(7, psn, 1))));
+    let mut bytes = (*retention.into_memory()).as_ref().to_vec();
+    // A bit of the payload, one of the addresses, and the sum of a slot that was free.
+    let in_use: Vec<_> =
+        (0..8).map(|slot| 64 + slot * 320).filter(|at| bytes[*at..][..4] != [0; 4]).collect();
+    assert_eq!(in_use.len(), 5);
+    for at in [in_use[0] + 64 + 40, in_use[1] + 20] {
+        bytes[at] ^= 1;
+    }
+    let free = (0..8).map(|slot| 64 + slot * 320).find(|at| !in_use.contains(at)).unwrap();
+    bytes[free] = 1;
+    let damaged = at(bytes, test_clock());
+    assert_eq!((damaged.used(), damaged.found()), (3, Found::Damaged(3)));
+    assert_eq!(damaged.found().wrong(), Some((3, 3)));
+    assert_eq!(again(damaged).found(), Found::Kept, "it is told once");
 }
 
 #[test]
@@ -257,6 +286,7 @@ proptest! {
                     let dying = Dying { bytes: (*retention.memory).as_ref().to_vec(), before };
                     let found = at(killed(&dying, written), test_clock());
                     prop_assert_eq!(found.used() + 1, retention.used());
+                    prop_assert_eq!(found.found(), Found::Kept);
                     ends[i] += 1;
                     fills[i].push(fill);
                 }
@@ -283,7 +313,7 @@ proptest! {
                 }
             }
             let mut found = again(Retention::new(
-                Box::new((*retention.memory).as_ref().to_vec()), LONGEST, test_clock(), |_| true,
+                Box::new((*retention.memory).as_ref().to_vec()), LONGEST, test_clock(), |_| Age::Recent,
             ));
             for i in 0..2 {
                 let run = found.adopt(&key(i as u32));

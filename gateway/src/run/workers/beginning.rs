@@ -3,9 +3,9 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use splice::retention::Retention;
+use splice::retention::{Age, Retention};
 use splice::{Gateway, SessionEnd, Settings};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::super::RunError;
 use super::{Thread, Threads};
@@ -86,9 +86,18 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
     let now = Instant::now();
     let until = now + settings.idle_flow.max(settings.linger);
     let longest = settings.lan_mtu.min(MAX_PACKET);
-    let is_recent = |then| is_recent(then, uptime(), settings.linger);
+    let age = |then| age(then, uptime(), settings.linger);
     let file = retained.name().to_owned();
-    let retention = Retention::new(Box::new(retained), longest, until, is_recent);
+    let retention = Retention::new(Box::new(retained), longest, until, age);
+    let found = retention.found();
+    if found.wrong().is_some() {
+        warn!(
+            file,
+            %found,
+            expected = retention.expected(),
+            "what stands so in this file is forgotten: flows that need it end in an error"
+        );
+    }
     if retention.used() > 0 {
         let requests = retention.used();
         info!(file, requests, "requests that the process before retained go on where targets lack them");
@@ -96,10 +105,14 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
     core.retain(retention);
 }
 
-/// Returns true if what was noted at `then` is no older than `most`. All in milliseconds of a clock
-/// that does not go back: a time to come is another machine's, or damage.
-fn is_recent(then: u64, now: u64, most: Duration) -> bool {
-    now.checked_sub(then).is_some_and(|age| Duration::from_millis(age) <= most)
+/// Judges what was noted at `then`, if nothing older than `most` matters. All in milliseconds of a
+/// clock that does not go back: a time to come is another machine's, or damage.
+fn age(then: u64, now: u64, most: Duration) -> Age {
+    match now.checked_sub(then) {
+        Some(age) if Duration::from_millis(age) <= most => Age::Recent,
+        Some(_) => Age::Old,
+        None => Age::ToCome,
+    }
 }
 
 /// Another socket's packets are the other process's still.
@@ -191,10 +204,10 @@ mod tests {
 
     #[test]
     fn a_time_to_come_is_not_recent() {
-        let recent = |then| is_recent(then, 100_000, Duration::from_secs(30));
+        let ages = |then| age(then, 100_000, Duration::from_secs(30));
         assert_eq!(
-            [69_999, 70_000, 100_000, 100_001, u64::MAX].map(recent),
-            [false, true, true, false, false]
+            [69_999, 70_000, 100_000, 100_001, u64::MAX].map(ages),
+            [Age::Old, Age::Recent, Age::Recent, Age::ToCome, Age::ToCome]
         );
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use roce::flow::far::MAX_PACKET;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::{Aeth, Bth, Ext, Opcode, Packet, Psn, Qpn, Repr, Reth, Syndrome};
-use splice::retention::{Memory, Retention};
+use splice::retention::{Age, Memory, Retention};
 use splice::{Arrival, Ecn, FlowSide, Gateway, LaneId, Settings, StaleFlow};
 
 pub(crate) const STEP: Duration = Duration::from_micros(20);
@@ -88,7 +88,7 @@ impl Sites {
     /// A gateway retains from now on, in this memory, and finds what stands there.
     pub(crate) fn retain(&mut self, site: usize, memory: Box<dyn Memory>) {
         let until = self.now + Duration::from_secs(60);
-        self.gateways[site].retain(Retention::new(memory, MAX_PACKET, until, |_| true));
+        self.gateways[site].retain(Retention::new(memory, MAX_PACKET, until, |_| Age::Recent));
     }
 
     /// Timers and the WAN.
