@@ -44,6 +44,8 @@ pub enum EventKind {
     LanMistake,
     /// Rules against forwarding were missing, and are back.
     GuardRestored,
+    /// Somebody has set the machine's clock.
+    ClockSet,
     /// A policy was adopted or refused.
     Policy,
     /// Certificates, keys or revocations were adopted or refused.
@@ -70,7 +72,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// All of them, as the documentation has them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Started,
         Self::SessionUp,
         Self::SessionLost,
@@ -86,6 +88,7 @@ impl EventKind {
         Self::LanUp,
         Self::LanMistake,
         Self::GuardRestored,
+        Self::ClockSet,
         Self::Policy,
         Self::Identity,
         Self::Expiry,
@@ -108,6 +111,7 @@ impl EventKind {
             Self::LanDown => "lan_down",
             Self::LanMistake => "lan_mistake",
             Self::GuardRestored => "guard_restored",
+            Self::ClockSet => "clock_set",
             Self::Policy => "policy",
             Self::Identity => "identity",
             Self::Expiry => "expiry",

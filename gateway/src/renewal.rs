@@ -98,7 +98,8 @@ impl Renewal {
             return Err("the identity's files are still being read since an earlier reload".to_owned());
         }
         let (file, gateway) = (self.file.clone(), Arc::clone(&self.gateway));
-        let mut reading = spawn_blocking(move || files::read(&file, &gateway));
+        let in_force = self.identity.clone();
+        let mut reading = spawn_blocking(move || files::read(&file, &gateway, &in_force));
         match timeout(PATIENCE, &mut reading).await {
             Ok(read) => read.map_err(|error| error.to_string())?,
             Err(_) => {
@@ -149,7 +150,9 @@ impl Renewal {
     pub async fn look(&mut self) {
         self.outlook.tell(&self.telemetry, &self.gateway);
         let [gateway, same] = [(); 2].map(|()| Arc::clone(&self.gateway));
-        let changed = self.looks.tick(move || Stamp::of(&gateway.identity), move || files::load(&same)).await;
+        let in_force = self.identity.clone();
+        let load = move || files::load(&same, &in_force).map(|(identity, _)| identity);
+        let changed = self.looks.tick(move || Stamp::of(&gateway.identity), load).await;
         if let Some((stamp, loaded)) = changed {
             self.take(stamp, loaded);
         }

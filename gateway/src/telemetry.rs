@@ -373,6 +373,11 @@ impl Telemetry {
         self.guard_restored.fetch_add(rules, Relaxed);
     }
 
+    /// Somebody has set the machine's clock.
+    pub fn clock_set(&self) {
+        lock(&self.surroundings).clock_sets += 1;
+    }
+
     /// Sets what `auto` has chosen, for every stream of every class of that scheme.
     pub fn set_choices(&self, choices: Vec<Choice>) {
         *lock(&self.choices) = choices;
@@ -520,6 +525,7 @@ impl Telemetry {
         snapshot.buffer_limit_bytes = buffer_bytes;
         snapshot.flows_limit = flows;
         snapshot.guard_restored = self.guard_restored.load(Relaxed);
+        snapshot.clock_sets = lock(&self.surroundings).clock_sets;
         snapshot.sessions_established = self.established.load(Relaxed);
         snapshot.sessions_refused = self.refusals.counts();
         snapshot.control_unanswered = self.refusals.unanswered();

@@ -23,6 +23,8 @@ use testbed::{Plan, Site, Testbed, host_ip};
 
 #[path = "pair/chaos.rs"]
 mod chaos;
+#[path = "pair/clock.rs"]
+mod clock;
 #[path = "pair/ecn.rs"]
 mod ecn;
 #[path = "pair/identity.rs"]

@@ -187,6 +187,12 @@ impl IdentityError {
         }
     }
 
+    /// Returns true if nothing but this machine's clock is against it: another time would do.
+    #[must_use]
+    pub fn is_of_time(&self) -> bool {
+        matches!(self, Self::NotYetValid { .. } | Self::Expired { .. })
+    }
+
     /// Returns true if certificate and key are in order, and do not belong together.
     #[must_use]
     pub fn is_mismatch(&self) -> bool {

@@ -65,6 +65,9 @@ impl GatewayArgs {
         let report = check::check_to_start(&self.config);
         let problems = config::render(report.problems(), style(&io::stderr()));
         let Some(Content::Gateway(gateway, policy)) = report.content().filter(|_| report.is_valid()) else {
+            if self.take_over.has_nothing_to_do(&report)? {
+                return Ok(());
+            }
             return Err(unusable(match report.content() {
                 Some(Content::Policy(_)) => {
                     format!("{} is a policy file; the gateway needs a gateway file", self.config.display())

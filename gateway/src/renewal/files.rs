@@ -9,7 +9,7 @@ use rustls_pki_types::UnixTime;
 use session::control::role;
 use session::identity::Identity;
 
-use super::{Read, serials, told};
+use super::{Read, is_same, serials, told};
 
 /// Tells one state of some files from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl<T> Found<T> {
 }
 
 /// Reads the gateway file and the identity's files, which are those that it named at the start.
-pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
+pub(super) fn read(file: &Path, started: &Gateway, in_force: &Identity) -> Result<Read, String> {
     let newest = Gateway::load_again(file).map_err(|invalid| invalid.render(Style::Plain))?;
     let name = &started.peer.name;
     // A peer that has gone from the file stays until a restart.
@@ -83,7 +83,7 @@ pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
     let revoked = serials(&newest);
     let mut others = newest;
     others.peer.revoked.clone_from(&started.peer.revoked);
-    let warnings = if others == *started {
+    let mut warnings = if others == *started {
         String::new()
     } else {
         let file = file.display();
@@ -91,18 +91,37 @@ pub(super) fn read(file: &Path, started: &Gateway) -> Result<Read, String> {
     };
     // Before the files are read: what changes meanwhile is noticed later.
     let stamp = Stamp::of(&started.identity);
-    Ok(Read { identity: load(started)?, stamp, revoked, warnings })
+    let (identity, warning) = load(started, in_force)?;
+    warnings.extend(warning.map(|warning| format!("warning: {warning}\n")));
+    Ok(Read { identity, stamp, revoked, warnings })
 }
 
-pub(super) fn load(gateway: &Gateway) -> Result<Identity, String> {
+/// Reads the identity's files. What is in force already stays so whatever the clock says, with a
+/// warning. Without that, no policy and no revocation could be adopted any more.
+pub(super) fn load(gateway: &Gateway, in_force: &Identity) -> Result<(Identity, Option<String>), String> {
+    load_at(gateway, in_force, UnixTime::now())
+}
+
+fn load_at(
+    gateway: &Gateway,
+    in_force: &Identity,
+    now: UnixTime,
+) -> Result<(Identity, Option<String>), String> {
     let files = &gateway.identity;
     let (site, peer) = (&gateway.site.name, &gateway.peer.name);
     let identity = Identity::load(&files.certificate, &files.key, &files.authority);
     let identity = identity.map_err(|error| told(&error))?;
     // What is wrong with the certificate by itself does not name its file.
     let wrong = |error| format!("{}: {}", files.certificate.display(), told(&error));
-    identity.verify(site, role(site, peer), UnixTime::now()).map_err(wrong)?;
-    Ok(identity)
+    match identity.verify(site, role(site, peer), now) {
+        Ok(()) => Ok((identity, None)),
+        Err(error)
+            if error.is_of_time() && is_same(&identity, in_force) && identity.has_authority_of(in_force) =>
+        {
+            Ok((identity, Some(wrong(error))))
+        }
+        Err(error) => Err(wrong(error)),
+    }
 }
 
 #[cfg(test)]
@@ -120,10 +139,24 @@ mod tests {
         let of = |name: &str| folder.path().join(name);
         let files = &mut gateway.identity;
         (files.certificate, files.key, files.authority) = (of("a.crt"), of("a.key"), of("ca.crt"));
-        assert!(load(&gateway).is_ok());
+        let identity = Identity::load(&of("a.crt"), &of("a.key"), &of("ca.crt")).unwrap();
+        assert!(load(&gateway, &identity).is_ok_and(|(_, warning)| warning.is_none()));
+        // The clock was set to 1970 or 2100. What is in force stays, and what is new waits.
+        for (year, why) in [(0, "valid from"), (130, "expired at")] {
+            let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(year * 31_557_600));
+            let (_, warning) = load_at(&gateway, &identity, now).unwrap();
+            let warning = warning.unwrap();
+            assert!(warning.contains(why) && warning.contains("a.crt"), "{warning}");
+            let others = tempfile::tempdir().unwrap();
+            generate(&Request { dir: others.path(), sites: &sites, force: false }).unwrap();
+            let [certificate, key, authority] =
+                ["a.crt", "a.key", "ca.crt"].map(|name| others.path().join(name));
+            let other = Identity::load(&certificate, &key, &authority).unwrap();
+            assert!(load_at(&gateway, &other, now).unwrap_err().contains(why));
+        }
         gateway.identity.certificate = of("c.crt");
         gateway.identity.key = of("c.key");
-        let why = load(&gateway).unwrap_err();
+        let why = load(&gateway, &identity).unwrap_err();
         assert!(why.starts_with(&of("c.crt").display().to_string()), "{why}");
     }
 }

@@ -1,6 +1,6 @@
 //! Warnings of certificates that are about to expire.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls_pki_types::UnixTime;
 use session::identity::Date;
@@ -16,10 +16,19 @@ const AGAIN: Duration = Duration::from_secs(24 * 60 * 60);
 /// Warns of what expires within thirty days, once a day for each certificate, and when it expires.
 #[derive(Debug, Default)]
 pub struct Outlook {
-    /// The end that was warned of last, and when, for each [`Validity`].
-    told: [Option<(UnixTime, UnixTime)>; Validity::ALL.len()],
+    /// The last warning of each [`Validity`].
+    told: [Option<Told>; Validity::ALL.len()],
     /// Another peer's tells of what is the same for all.
     is_of_peer_alone: bool,
+}
+
+/// A warning that was given.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    until: UnixTime,
+    had_expired: bool,
+    /// By the clock that nobody sets.
+    at: Instant,
 }
 
 impl Outlook {
@@ -31,13 +40,19 @@ impl Outlook {
 
     /// Warns of what is due.
     pub fn tell(&mut self, telemetry: &Telemetry, gateway: &config::Gateway) {
-        for text in self.due(telemetry, gateway, UnixTime::now()) {
+        for text in self.due(telemetry, gateway, UnixTime::now(), Instant::now()) {
             warn!("{text}");
             telemetry.events().push(EventKind::Expiry, &text);
         }
     }
 
-    fn due(&mut self, telemetry: &Telemetry, gateway: &config::Gateway, now: UnixTime) -> Vec<String> {
+    fn due(
+        &mut self,
+        telemetry: &Telemetry,
+        gateway: &config::Gateway,
+        now: UnixTime,
+        at: Instant,
+    ) -> Vec<String> {
         let mut due = Vec::new();
         for (whose, told) in Validity::ALL.into_iter().zip(&mut self.told) {
             if self.is_of_peer_alone && whose != Validity::Peer {
@@ -48,12 +63,14 @@ impl Outlook {
                 *told = None;
                 continue;
             }
-            let is_due = |(end, at): (UnixTime, UnixTime)| {
-                let has_just_expired = at < until && until <= now;
-                end != until || has_just_expired || now.as_secs() >= at.as_secs() + AGAIN.as_secs()
+            let has_expired = until <= now;
+            let is_due = |told: Told| {
+                told.until != until
+                    || has_expired && !told.had_expired
+                    || at.saturating_duration_since(told.at) >= AGAIN
             };
             if told.is_none_or(is_due) {
-                *told = Some((until, now));
+                *told = Some(Told { until, had_expired: has_expired, at });
                 due.push(text(whose, gateway, until, now));
             }
         }
@@ -105,7 +122,11 @@ mod tests {
         telemetry.set_expiry(Validity::Own, Some(at(end)));
         telemetry.set_expiry(Validity::Peer, Some(at(end + 5 * DAY)));
         let mut outlook = Outlook::default();
-        let mut due = |now| outlook.due(&telemetry, &gateway, at(now));
+        let start = Instant::now();
+        let mut due = |now| {
+            let passed = Duration::from_secs(now - (end - 30 * DAY));
+            outlook.due(&telemetry, &gateway, at(now), start + passed)
+        };
         assert!(due(end - 30 * DAY).is_empty());
         let own = due(end - 30 * DAY + 1);
         assert!(
@@ -128,5 +149,30 @@ mod tests {
             peer.len() == 1 && peer[0].contains("of the peer") && peer[0].contains(" expired "),
             "{peer:?}"
         );
+    }
+    /// Whoever sets the clock back hears no less of what is due.
+    #[test]
+    fn a_clock_that_is_set_keeps_no_warning_back() {
+        let text = include_str!("../../../docs/examples/gateway-a.toml");
+        let gateway = config::Gateway::parse(Path::new("gateway.toml"), text).unwrap();
+        let (start, telemetry) = (Instant::now(), Telemetry::new(Instant::now()));
+        let at = |secs| UnixTime::since_unix_epoch(Duration::from_secs(secs));
+        let end = 20_000 * DAY;
+        telemetry.set_expiry(Validity::Own, Some(at(end)));
+        let mut outlook = Outlook::default();
+        // The clock's time, the days that have passed, and the lines.
+        for (now, passed, lines) in [
+            (end - 10 * DAY, 0, 1),
+            (end + 27_000 * DAY, 1, 1),
+            (end - 9 * DAY, 1, 0),
+            (end - 8 * DAY, 2, 1),
+            (end - 1, 2, 0),
+            (end, 2, 1),
+            (0, 3, 0),
+            (end - DAY, 3, 1),
+        ] {
+            let due = outlook.due(&telemetry, &gateway, at(now), start + Duration::from_secs(passed * DAY));
+            assert_eq!(due.len(), lines, "{now} {passed}: {due:?}");
+        }
     }
 }

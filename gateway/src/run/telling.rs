@@ -1,5 +1,6 @@
 //! Says in the log and among the events, once for each change, what the numbers show.
 
+mod clock;
 mod openings;
 mod together;
 
@@ -15,7 +16,10 @@ use tracing::{info, warn};
 
 use crate::events::EventKind;
 use crate::liveness::DataPath;
+use crate::recorder::since_1970;
+use crate::retention::uptime;
 use crate::telemetry::{Opened, Snapshot, Telemetry, WAITING};
+use clock::{Clock, Seen};
 use openings::Openings;
 use together::Together;
 
@@ -44,8 +48,9 @@ pub(super) struct Telling {
     dead: Option<DataPath>,
     /// The peer, in the log of a gateway that has several.
     about: String,
-    /// The LAN is told of with one of them.
+    /// The LAN and the machine are told of with one of them.
     tells_lan: bool,
+    clock: Clock,
 }
 
 impl Telling {
@@ -63,10 +68,12 @@ impl Telling {
             dead: None,
             about: String::new(),
             tells_lan: true,
+            clock: Clock::default(),
         }
     }
 
-    /// Names the peer in the log, for a gateway that has several. The first also tells of the LAN.
+    /// Names the peer in the log, for a gateway that has several. The first also tells of the LAN
+    /// and the machine.
     #[must_use]
     pub(super) fn naming(self, peer: &str, is_first: bool) -> Self {
         Self { about: format!("towards {peer}: "), tells_lan: is_first, ..self }
@@ -77,6 +84,7 @@ impl Telling {
         self.data_path(telemetry, now);
         self.wan(telemetry, now);
         self.lan(telemetry, now);
+        self.clock(telemetry, since_1970(), uptime(), now);
         self.impostors(telemetry, now);
         self.failures(telemetry, now);
         self.openings(telemetry, now);
@@ -204,6 +212,21 @@ impl Telling {
         self.dead = path.is_dead().then_some(path);
         if self.dead.is_none() {
             info!(to_peer, from_peer, "{about}the data path has changed");
+        }
+    }
+
+    /// Counts each time that the clock was set, and tells of it once a minute at most.
+    fn clock(&mut self, telemetry: &Telemetry, clock: Duration, uptime: u64, now: Instant) {
+        if !self.tells_lan {
+            return;
+        }
+        let Seen { is_set, text } = self.clock.observe(clock, uptime, now);
+        if is_set {
+            telemetry.clock_set();
+        }
+        if let Some(text) = text {
+            warn!("{text}");
+            telemetry.events().about_all().push(EventKind::ClockSet, &text);
         }
     }
 

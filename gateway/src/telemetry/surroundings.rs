@@ -69,6 +69,8 @@ pub(super) struct Surroundings {
     pub(super) wan: Standing,
     /// When the gateway was told to stop.
     pub(super) leaving: Option<Instant>,
+    /// Times that the machine's clock was set.
+    pub(super) clock_sets: u64,
     /// Why nothing outlives the process, if nothing does.
     pub(super) no_retention: Option<String>,
 }

@@ -22,6 +22,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
+use super::clock::follow;
 use super::logs::{Fifo, lost, script};
 use super::*;
 use hosts::Hosts;
@@ -33,8 +34,6 @@ const INSIDE: &str = "chaos::inside";
 const SECONDS: &str = "LONGHAUL_CHAOS_SECONDS";
 /// Names the folder that is a small disk of its own.
 const DISK: &str = "LONGHAUL_CHAOS_DISK";
-/// The library of Debian's package `libfaketime`.
-const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 /// Makes the surroundings, and runs the test program in them.
 const SURROUNDINGS: &str = r#"
 set -e
@@ -195,21 +194,20 @@ fn used(pair: &Pair, site: Site) -> [u64; 2] {
 /// The program of both gateways, whose clocks can be set: a's log goes to a pipe, b's to the small
 /// disk.
 fn program(folder: &Path, pipe: &Path, disk: &Path) -> PathBuf {
-    assert!(Path::new(CLOCK).exists(), "libfaketime is installed, as test-all does");
     let binary = env!("CARGO_BIN_EXE_longhaul");
     let (log, time) = (disk.join("log"), folder.join("time"));
-    let [pipe, log, time] = [pipe, &log, &time].map(|path| path.to_str().unwrap());
+    let clock = follow(&time);
+    let [pipe, log] = [pipe, &log].map(|path| path.to_str().unwrap());
     let commands = format!(
         "case \"$*\" in\n\
          gateway*)\n\
-         export FAKETIME_TIMESTAMP_FILE={time} FAKETIME_CACHE_DURATION=1 DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1\n\
-         export LD_PRELOAD={CLOCK};;\nesac\n\
+         {clock};;\nesac\n\
          case \"$*\" in\n\
          gateway*a.toml) LONGHAUL_LOG=trace exec {binary} \"$@\" 2>> {pipe};;\n\
          gateway*b.toml) exec {binary} \"$@\" 2>> {log};;\n\
          *) exec {binary} \"$@\";;\nesac\n"
     );
-    std::fs::write(time, "+0").unwrap();
+    std::fs::write(&time, "+0").unwrap();
     script(folder, &commands)
 /// Asks for a path by a host's name, and returns the status code if any answer comes.
 fn answer_to(address: SocketAddr, path: &str, host: &str) -> Option<u16> {

@@ -245,6 +245,12 @@ fn the_command_starts_a_gateway_that_outlives_it() {
     let told: Announcement = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
     assert_eq!((code, told.outcome, told.taken), (Some(0), Outcome::Unchanged, None));
     let text = std::fs::read_to_string(&file).unwrap();
+    // A certificate that cannot be used now keeps a reload by systemd from nothing.
+    std::fs::write(&file, text.replace("certificate = \"", "certificate = \"not-")).unwrap();
+    let (code, out, err) = upgrade(&["--if-replaced"]);
+    assert!(code == Some(0) && out.contains("is this very program: nothing to do"), "{out}{err}");
+    let (code, _, err) = upgrade(&[]);
+    assert!(code == Some(2) && err.contains("not-"), "{err}");
     // Whatever takes a restart is named by its key, and no flow ends of the attempt.
     for (from, to, words) in [
         ("threads = 1", "threads = 2", "data_plane.threads is 2 in the files and 1 in the running gateway"),

@@ -30,6 +30,7 @@ const NEWS: [News; EventKind::ALL.len() - 3] = [
     told(EventKind::LanUp, "the LAN interface is up again"),
     alerted(EventKind::LanMistake, "RoCE with IP options", "LonghaulLanMistake"),
     alerted(EventKind::GuardRestored, "were missing, and are back", "LonghaulGuardRemoved"),
+    told(EventKind::ClockSet, "this machine's clock was set "),
     alerted(EventKind::Policy, "policy", "LonghaulPolicyRefused"),
     told(EventKind::FlowOpened, "flow opened: "),
     alerted(EventKind::FlowFailed, "flow failed: ", "LonghaulFlowsFailing"),

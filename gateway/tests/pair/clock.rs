@@ -1,0 +1,105 @@
+//! Somebody sets the machine's clock while gateways run, by hours or by decades.
+//!
+//! By libfaketime, which the clock that nobody sets is left alone by, as settimeofday leaves it.
+
+use std::fs;
+use std::path::Path;
+
+use super::logs::script;
+use super::*;
+
+/// The library of Debian's package `libfaketime`.
+pub(super) const CLOCK: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
+
+/// Returns what has a gateway that is started after it follow the clock of `time`.
+pub(super) fn follow(time: &Path) -> String {
+    assert!(Path::new(CLOCK).exists(), "libfaketime is installed, as test-all does");
+    let time = time.to_str().unwrap();
+    format!(
+        "export FAKETIME_TIMESTAMP_FILE={time} FAKETIME_CACHE_DURATION=1 DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1\n\
+         export LD_PRELOAD={CLOCK}"
+    )
+}
+
+const SITES: [Site; 2] = [Site::A, Site::B];
+const HOUR: i64 = 3600;
+const YEAR: i64 = 31_556_952;
+
+/// How far a year is from now, in seconds.
+fn until(year: i64) -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    (year - 1970) * YEAR - now.as_secs() as i64
+}
+
+#[test]
+fn a_clock_that_is_set_ends_no_flow_and_what_is_wrong_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let [time, log] = ["time", "log"].map(|name| folder.path().join(name));
+    let binary = env!("CARGO_BIN_EXE_longhaul");
+    let gateways = format!(
+        "case \"$*\" in\ngateway*)\n{}\nexec {binary} \"$@\" 2>> {};;\nesac\nexec {binary} \"$@\"\n",
+        follow(&time),
+        log.display()
+    );
+    let set = |ahead: i64| fs::write(&time, format!("{ahead:+}")).unwrap();
+    set(0);
+    let program = script(folder.path(), &gateways);
+    let mut pair = Pair::start_otherwise(2, |plan| plan.program = program);
+    let (client, server) = pair.transfer(Limit::Messages(1_000_000));
+    let done = |client: &Endpoint| client.progress().messages.load(Ordering::Relaxed);
+    let events = |pair: &Pair, site| -> Vec<String> {
+        let answer: gateway::events::Events =
+            serde_json::from_str(&pair.testbed.fetch(site, "/events").unwrap()).unwrap();
+        let of_clock = answer.events.into_iter().filter(|event| event.kind == "clock_set");
+        of_clock.map(|event| event.text).collect()
+    };
+    for (sets, ahead) in (1..).step_by(2).zip([2 * HOUR, -2 * HOUR, until(1971), until(2100)]) {
+        set(ahead);
+        for site in SITES {
+            wait_until("nobody notices", &|| noticed(&pair, site) == sets);
+            // What the gateway shows goes on, and so do policies and what is revoked.
+            let answer = pair.reload(site);
+            assert!(answer.adopted, "{ahead}: {answer:?}");
+            let is_judged = answer.problems.contains("valid from") || answer.problems.contains("expired at");
+            assert_eq!(is_judged, ahead.abs() > YEAR, "{ahead}: {answer:?}");
+            assert!(pair.status(site).is_up(), "{ahead}");
+        }
+        let before = done(&client);
+        wait_until("the transfer does not go on", &|| done(&client) > before + 100);
+        if ahead.abs() > YEAR {
+            gets_no_session(&pair, ahead);
+        }
+        set(0);
+        SITES.iter().for_each(|site| wait_until("nobody notices", &|| noticed(&pair, *site) == sets + 1));
+        pair.testbed.wait_for_session(&|| false).unwrap();
+    }
+    let (client, server) = (client.stop().unwrap(), server.stop().unwrap());
+    assert!(client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
+    for site in SITES {
+        let told = events(&pair, site);
+        assert!(!told.is_empty() && told.len() < 8, "fewer than the clock was set: {told:?}");
+        assert!(told[0].contains("was set forward by 2") && told[0].contains("timedatectl"), "{told:?}");
+        assert_eq!(pair.status(site).flows.failed, 0);
+    }
+    pair.complete_transfer(40);
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.lines().count() < 400, "{log}");
+    pair.testbed.stop().unwrap();
+}
+
+fn noticed(pair: &Pair, site: Site) -> u64 {
+    pair.counted(site, "longhaul_clock_sets_total", |_| true)
+}
+
+/// A session that is lost comes to no other one, and whoever looks learns that it is the clock.
+fn gets_no_session(pair: &Pair, ahead: i64) {
+    pair.testbed.block_control(true);
+    let is_lost = |site| !pair.status(site).is_up();
+    wait_until("the session is not lost", &|| is_lost(Site::A) && is_lost(Site::B));
+    pair.testbed.block_control(false);
+    wait_until("nobody says that it is the clock", &|| {
+        let error = pair.status(Site::A).session.last_error;
+        error.is_some_and(|error| error.contains("clock"))
+    });
+    assert!(is_lost(Site::A) && is_lost(Site::B));
+}
