@@ -17,6 +17,7 @@ pub mod lan;
 pub mod liveness;
 pub mod logs;
 mod mapping;
+mod memory;
 pub mod plan;
 pub mod plane;
 pub mod privileges;

@@ -46,6 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::retention::{FileId, Predecessor};
 
+pub use crate::memory::control_group;
 pub use announcement::{Announcement, Outcome, Taken};
 pub use channel::{Broken, Channel};
 pub use giver::{Giver, Offer};
@@ -154,13 +155,6 @@ pub fn executable() -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let metadata = std::fs::metadata("/proc/self/exe").ok()?;
     Some((metadata.dev(), metadata.ino()))
-}
-
-/// Returns this process's control group (v2).
-#[must_use]
-pub fn control_group() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
 #[cfg(test)]

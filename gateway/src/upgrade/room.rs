@@ -4,18 +4,16 @@
 //! The new process makes it, so that the old one needs no further system call, and maps it before
 //! the old one stands still. The old one never reads it. Neither can cut it short.
 
-use std::fs::read_to_string;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 use serde::{Deserialize, Serialize};
 use snapshot::{Beside, SEGMENT, Segment, Segments};
 
-use super::control_group;
 use crate::mapping::SharedFile;
+use crate::memory;
 
 /// The extent of a thread's room towards a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,30 +86,9 @@ pub enum NoRoom {
 /// # Errors
 /// [`NoRoom::Memory`].
 pub(super) fn check(needed: usize) -> Result<(), NoRoom> {
-    let (needed, free) = (needed as u64, free());
+    let (needed, free) = (needed as u64, memory::left().unwrap_or(u64::MAX));
     // A quarter stays free.
     if needed > free - free / 4 { Err(NoRoom::Memory { needed, free }) } else { Ok(()) }
-}
-
-/// Returns the bytes that the machine and this process's control groups have left. If nobody tells,
-/// there is no bound.
-fn free() -> u64 {
-    let text = read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    let groups = control_group().unwrap_or_default();
-    let root = Path::new("/sys/fs/cgroup");
-    let group = root.join(groups.trim_start_matches('/'));
-    let left = group.ancestors().take_while(|group| *group != root).filter_map(left_of);
-    left.chain(kib.map(|kib| kib.saturating_mul(1024))).min().unwrap_or(u64::MAX)
-}
-
-fn left_of(group: &Path) -> Option<u64> {
-    let number = |name: &str| -> Option<u64> {
-        let path: PathBuf = group.join(name);
-        read_to_string(path).ok()?.trim().parse().ok()
-    };
-    Some(number("memory.max")?.saturating_sub(number("memory.current")?))
 }
 
 /// The room, as the new process has it.

@@ -18,6 +18,7 @@ use crate::lan::guard;
 use crate::lan::netlink::Netlink;
 use crate::lan::rdma;
 use crate::lan::usable::{self, Fault, address_of};
+use crate::memory;
 use crate::retention::{self, NoRetention};
 
 /// A machine, as far as a gateway depends on it.
@@ -122,7 +123,8 @@ impl Machine {
             unreachable: gateway.lan.remote.iter().copied().filter(|prefix| !leads_to(prefix)).collect(),
             cut_off: cut_off(gateway),
             held: Vec::new(),
-            memory: memory(),
+            at_risk: super::ports::at_risk(gateway),
+            memory: memory::most(),
             socket_buffers: ["rmem_max", "wmem_max"].map(|name| number(&format!("net/core/{name}"))),
             capabilities: capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty()),
             retention: retention::look(gateway),
@@ -217,19 +219,6 @@ fn leads_to(prefix: &IpNet) -> bool {
     };
     // The port is TCP's discard service: for RoCE's, a gateway's own rule would answer.
     UdpSocket::bind(any).and_then(|socket| socket.connect((host, 9))).is_ok()
-}
-
-/// The machine's memory, or what the control group may have.
-fn memory() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let total = line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10;
-    let group = fs::read_to_string("/proc/self/cgroup").ok();
-    let path = group.as_deref().and_then(|group| group.lines().find_map(|line| line.strip_prefix("0::")));
-    let bound = path
-        .and_then(|path| fs::read_to_string(format!("/sys/fs/cgroup{path}/memory.max")).ok())
-        .and_then(|text| text.trim().parse::<u64>().ok());
-    Some(bound.map_or(total, |bound| bound.min(total)))
 }
 
 fn number(name: &str) -> u64 {
