@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_DUMP};
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -25,6 +25,9 @@ pub enum Fault {
     NoCarrier,
     /// It has no address of the family that hosts need, and nothing leads to them by it.
     NoAddress(Family),
+    /// The address of the family that hosts need is another machine's, so that the kernel does not
+    /// use it (duplicate address detection, RFC 4862).
+    Duplicate(Family),
 }
 
 impl Fault {
@@ -37,6 +40,9 @@ impl Fault {
             Self::NoCarrier => format!("{interface} has no carrier"),
             Self::NoAddress(family) => format!(
                 "{interface} has no {family} address, and no route leads to hosts by it: they cannot reach their gateway"
+            ),
+            Self::Duplicate(family) => format!(
+                "another machine has the {family} address of {interface}, so that hosts cannot reach their gateway"
             ),
         }
     }
@@ -56,6 +62,10 @@ impl Fault {
             Self::NoAddress(_) => {
                 format!("ip addr add ADDRESS/PREFIX dev {interface}: it is the hosts' way to the other site")
             }
+            Self::Duplicate(_) => format!(
+                "`ip addr show dev {interface}` says dadfailed beside it: take it from the other machine, and add it \
+                 here again"
+            ),
         }
     }
 }
@@ -102,7 +112,11 @@ pub fn look(lan: &config::Lan, interface: &str) -> io::Result<Option<Fault>> {
         return Ok(Some(Fault::NoCarrier));
     }
     let index = link.header.index;
-    let addresses = addresses(&mut kernel, index)?;
+    let asked = addresses(&mut kernel)?;
+    let addresses: Vec<_> = asked.iter().filter_map(|message| address_of(message, index)).collect();
+    if let Some(family) = duplicate(lan, &asked, index, &addresses) {
+        return Ok(Some(Fault::Duplicate(family)));
+    }
     let mut failed = None;
     let mut leads = |family, prefix: Option<&IpNet>| {
         let led = match prefix {
@@ -134,17 +148,45 @@ fn link(kernel: &mut Netlink, interface: &str) -> io::Result<Option<LinkMessage>
     }
 }
 
-fn addresses(kernel: &mut Netlink, index: u32) -> io::Result<Vec<IpNet>> {
-    let mut asked = AddressMessage::default();
-    asked.header.index = index;
-    let answer = kernel.request(RouteNetlinkMessage::GetAddress(asked), NLM_F_DUMP)?;
-    Ok(answer.iter().filter_map(|message| address_of(message, index)).collect())
+fn addresses(kernel: &mut Netlink) -> io::Result<Vec<RouteNetlinkMessage>> {
+    kernel.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)
 }
 
-/// Returns the address of a message, if it is the interface's of this number.
+/// Returns the family that hosts need of which the kernel uses no address beyond the link, since
+/// another machine has it.
+fn duplicate(
+    lan: &config::Lan,
+    asked: &[RouteNetlinkMessage],
+    index: u32,
+    addresses: &[IpNet],
+) -> Option<Family> {
+    let is_needed = |family: &Family| lan.remote.iter().any(|prefix| Family::of(prefix) == *family);
+    let is_beyond_link = |address: &IpNet| match address {
+        IpNet::V4(_) => true,
+        IpNet::V6(address) => !address.addr().is_unicast_link_local(),
+    };
+    let is_there = |family: Family| {
+        addresses.iter().any(|address| Family::of(address) == family && is_beyond_link(address))
+    };
+    Family::ALL.into_iter().filter(is_needed).find(|family| {
+        !is_there(*family) && asked.iter().any(|message| is_duplicate_on(message, index, *family))
+    })
+}
+
+/// Returns true for an address of an interface that another machine was found to have.
+fn is_duplicate_on(message: &RouteNetlinkMessage, index: u32, family: Family) -> bool {
+    let RouteNetlinkMessage::NewAddress(message) = message else { return false };
+    let header = &message.header;
+    header.index == index
+        && header.flags.contains(AddressHeaderFlags::Dadfailed)
+        && (header.family == AddressFamily::Inet6) == (family == Family::V6)
+}
+
+/// Returns the address of a message, if it is the interface's of this number. One that another
+/// machine has is none: the kernel does not use it.
 pub(crate) fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
     let RouteNetlinkMessage::NewAddress(message) = message else { return None };
-    if message.header.index != index {
+    if message.header.index != index || message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
         return None;
     }
     // Of an interface that leads to one other machine, `Address` is that machine's.
@@ -211,9 +253,10 @@ fn leads_anywhere(kernel: &mut Netlink, family: Family, index: u32) -> io::Resul
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::lan::netns::Ns;
+    use crate::lan::netns::{Ns, Site};
 
     fn lan(local: &str, remote: &str) -> config::Lan {
         let text = include_str!("../../../docs/examples/gateway-a.toml");
@@ -260,5 +303,33 @@ mod tests {
         assert_eq!((look(&any), look(&named)), (none, none));
         ns.ip("route add 10.0.0.0/24 dev v0");
         assert_eq!((look(&any), look(&named)), (None, None));
+    }
+    #[test]
+    fn an_address_that_another_machine_has_is_none() {
+        let site = Site::new(1500);
+        let lan = lan("", "fd01::/64");
+        let look = || site.gateway.run(|| look(&lan, "g0").unwrap());
+        site.gateway.sysctl("net/ipv6/conf/g0/addr_gen_mode", "1");
+        site.gateway.sysctl("net/ipv6/conf/g0/accept_dad", "1");
+        site.gateway.ip("-6 addr flush dev g0");
+        assert_eq!(look(), Some(Fault::NoAddress(Family::V6)));
+        site.host.ip("addr add fd00::fe/64 dev v0 nodad");
+        site.gateway.ip("addr add fd00::fe/64 dev g0");
+        let until = Instant::now() + Duration::from_secs(60);
+        while !site.gateway.ip("-6 addr show dev g0").contains("dadfailed") {
+            assert!(Instant::now() < until, "{}", site.gateway.ip("-6 addr show dev g0"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let fault = look().unwrap();
+        assert_eq!(fault, Fault::Duplicate(Family::V6));
+        assert!(
+            fault.text("g0").starts_with("another machine has the IPv6 address of g0"),
+            "{}",
+            fault.text("g0")
+        );
+        site.host.ip("addr del fd00::fe/64 dev v0");
+        site.gateway.ip("addr del fd00::fe/64 dev g0");
+        site.gateway.ip("addr add fd00::fe/64 dev g0");
+        assert_eq!(look(), None, "while it is looked for, there may be none that has it");
     }
 }
