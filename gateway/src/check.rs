@@ -39,8 +39,9 @@ pub fn check_to_start(path: &Path) -> Report {
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, Severity::Warning);
         listener::check(&mut report, &gateway, UnixTime::now());
-        // What outlives the process is opened next, and told of then.
-        let machine = Machine::look(&gateway).map(|machine| Machine { retention: None, ..machine });
+        // What outlives the process and ports are opened next, and told of then.
+        let now = |machine| Machine { retention: None, at_risk: Vec::new(), ..machine };
+        let machine = Machine::look(&gateway).map(now);
         for finding in findings(&gateway, &policy, machine).unwrap_or_default() {
             // Nothing guards before the start.
             if finding.key != "lan.remote" || finding.is_error {

@@ -4,6 +4,7 @@
 //! changed, and nobody but this machine is asked.
 
 mod machine;
+mod ports;
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -209,6 +210,13 @@ fn sockets(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
         let help = "see `ss -lnup` for UDP, `ss -lntp` for admin.listen: stop it, or write another port";
         findings.error(key, message, address.to_string(), help);
     }
+    if !machine.at_risk.is_empty() {
+        let ports = ports::shown(&machine.at_risk);
+        let message = format!("the kernel may give other programs ports of this file: {ports}");
+        let help =
+            format!("sysctl net.ipv4.ip_local_reserved_ports={ports}, with those that stand there already");
+        findings.warn("wan.listen", message, "net.ipv4.ip_local_port_range has them", &help);
+    }
     for peer in &machine.cut_off {
         let message = format!("this machine has no way to the peer at {}", peer.ip());
         let help = "see `ip route get`; a gateway that is started waits for it";
@@ -262,6 +270,20 @@ fn capabilities(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
 
 fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machine: &Machine) {
     let name = &lan.name;
+    if let Some((whole, kind)) = &lan.part_of {
+        let message =
+            format!("{name} is a part of {whole}, and the kernel takes hosts' packets for those of {whole}");
+        let help = match kind.as_str() {
+            "vrf" => format!(
+                "take {name} out of the VRF: the rules that keep the kernel from forwarding RoCE unsealed go by \
+                 {name}, and hold for no packet of a VRF"
+            ),
+            _ => format!(
+                "name {whole}: the rules that keep the kernel from forwarding RoCE unsealed go by lan.interface"
+            ),
+        };
+        findings.error("lan.interface", message, format!("{whole} is a {kind}"), &help);
+    }
     if let Some(mtu) = gateway.lan.mtu.map(u32::from).filter(|mtu| *mtu > lan.mtu) {
         let message = format!("`lan.mtu` is more than {name} carries");
         findings.warn("lan.mtu", message, format!("{mtu}, its MTU is {}", lan.mtu), "the lesser value holds");

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use rtnetlink::packet_core::NLM_F_DUMP;
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressMessage;
-use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
 use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::admin::Status;
@@ -43,6 +43,8 @@ pub struct Machine {
     /// Sockets of the file, by their key, that somebody has already: a gateway that runs, or
     /// another program.
     pub held: Vec<(&'static str, SocketAddr)>,
+    /// Ports of the file that the kernel may give to any other program.
+    pub at_risk: Vec<u16>,
     /// Bytes of memory that this process may have.
     pub memory: Option<u64>,
     /// Bytes of a socket's buffers, receiving and sending, without CAP_NET_ADMIN.
@@ -94,6 +96,8 @@ pub struct Interface {
     pub speed: Option<u64>,
     /// Its addresses, each with its prefix's length.
     pub addresses: Vec<IpNet>,
+    /// The interface that it is a part of, if it is, and that one's kind: "bridge", "bond", "vrf".
+    pub part_of: Option<(String, String)>,
     /// True if the kernel takes a default route from any router that is advertised there (IPv6).
     pub follows_routers: bool,
 }
@@ -161,28 +165,53 @@ fn cut_off(gateway: &Gateway) -> Vec<SocketAddr> {
 fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {
     let links = kernel.request(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
     let addresses = kernel.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
-    let of_link = |link: RouteNetlinkMessage| {
+    let of_link = |link: &RouteNetlinkMessage| {
         let RouteNetlinkMessage::NewLink(link) = link else { return None };
         let index = link.header.index;
         let mut interface = Interface {
             index,
+            part_of: part_of(&links, link),
             addresses: addresses.iter().filter_map(|address| address_of(address, index)).collect(),
             ..Interface::default()
         };
-        for attribute in link.attributes {
+        for attribute in &link.attributes {
             match attribute {
                 LinkAttribute::IfName(name) => {
-                    interface.speed = speed(&name);
-                    interface.follows_routers = follows_routers(&name);
-                    interface.name = name;
+                    interface.speed = speed(name);
+                    interface.follows_routers = follows_routers(name);
+                    interface.name.clone_from(name);
                 }
-                LinkAttribute::Mtu(mtu) => interface.mtu = mtu,
+                LinkAttribute::Mtu(mtu) => interface.mtu = *mtu,
                 _ => {}
             }
         }
         Some(interface)
     };
-    Ok(links.into_iter().filter_map(of_link).collect())
+    Ok(links.iter().filter_map(of_link).collect())
+}
+
+/// Returns name and kind of the bridge, bond or VRF that an interface is a part of.
+fn part_of(links: &[RouteNetlinkMessage], part: &LinkMessage) -> Option<(String, String)> {
+    let master = part.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Controller(index) => Some(*index),
+        _ => None,
+    })?;
+    let master = links.iter().find_map(|link| match link {
+        RouteNetlinkMessage::NewLink(link) if link.header.index == master => Some(link),
+        _ => None,
+    })?;
+    let name = master.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::IfName(name) => Some(name.clone()),
+        _ => None,
+    })?;
+    let kind = master.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::LinkInfo(infos) => infos.iter().find_map(|info| match info {
+            LinkInfo::Kind(kind) => Some(kind.to_string()),
+            _ => None,
+        }),
+        _ => None,
+    });
+    Some((name, kind.unwrap_or_default()))
 }
 
 /// Returns Mbit/s. Interfaces that have no such rate, or are down, tell none or -1.

@@ -23,6 +23,7 @@ fn machine() -> Machine {
         mtu,
         addresses: vec![address.parse().unwrap()],
         speed: Some(10_000),
+        part_of: None,
         follows_routers: false,
     };
     Machine {
@@ -35,6 +36,7 @@ fn machine() -> Machine {
         unreachable: Vec::new(),
         cut_off: Vec::new(),
         held: Vec::new(),
+        at_risk: Vec::new(),
         memory: Some(64 << 30),
         socket_buffers: [212_992; 2],
         capabilities: CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
@@ -97,7 +99,7 @@ fn ports_are_looked_for() {
 #[test]
 fn each_mistake_is_told() {
     type Change = fn(&mut Machine);
-    let changes: [(bool, &str, Change); 24] = [
+    let changes: [(bool, &str, Change); 27] = [
         (true, "clock", |m| m.time = 86_400),
         (true, "more than this machine has memory", |m| m.memory = Some(256 << 20)),
         (false, "may take more memory", |m| m.memory = Some(1 << 30)),
@@ -108,6 +110,7 @@ fn each_mistake_is_told() {
         (false, "g0 has no carrier", |m| m.lan = Some(Fault::NoCarrier)),
         (false, "too small for the usual path MTUs", |m| m.interfaces[0].mtu = 1000),
         (false, "mlx5_0 on g0", |m| m.rdma.push(("mlx5_0".to_owned(), "g0".to_owned()))),
+        (true, "g0 is a part of br0", |m| m.interfaces[0].part_of = Some(("br0".into(), "bridge".into()))),
         (false, "give this machine a default route", |m| m.interfaces[0].follows_routers = true),
         (false, "strict on g0", |m| m.strict = vec!["g0".to_owned()]),
         (false, "strict on w0", |m| m.strict = vec!["w0".to_owned()]),
@@ -119,6 +122,8 @@ fn each_mistake_is_told() {
         (false, "too small for one flow", |m| m.running[0].rtt = Some(Duration::from_secs(2))),
         (false, "fewer reports", |m| m.running[0].reports = Some(16e3)),
         (false, "g0 has no IPv4 address", |m| m.lan = Some(Fault::NoAddress(Family::V4))),
+        (false, "another machine has the IPv4 address", |m| m.lan = Some(Fault::Duplicate(Family::V4))),
+        (false, "programs ports of this file: 14791-14792", |m| m.at_risk = vec![14_791, 14_792]),
         (false, "no way to the peer at 10.9.0.2", |m| m.cut_off = vec!["10.9.0.2:14791".parse().unwrap()]),
         (false, "is killed: there is no /x", |m| m.retention = Some(NoRetention::Missing("/x".into()))),
         (false, "has no route", |m| m.unreachable = vec!["10.0.1.0/24".parse().unwrap()]),
@@ -194,6 +199,8 @@ fn a_name_space_is_seen_as_it_is() {
     site.gateway.sysctl("net/ipv4/conf/g0/rp_filter", "1");
     site.gateway.sysctl("net/ipv4/conf/all/rp_filter", "0");
     site.gateway.sysctl("net/ipv6/conf/g0/accept_ra", "0");
+    site.gateway.sysctl("net/ipv4/ip_local_port_range", "1024 65535");
+    site.gateway.sysctl("net/ipv4/ip_local_reserved_ports", "14791");
     site.gateway.ip("rule add to 10.0.1.0/24 iif g0 ipproto udp dport 4791 pref 1 blackhole proto 76");
     let file = gateway(|text| text);
     let seen = site.gateway.run(|| Machine::look(&file)).unwrap();
@@ -205,10 +212,29 @@ fn a_name_space_is_seen_as_it_is() {
     assert_eq!(seen.guarded, file.lan.remote);
     assert_eq!(seen.unreachable, file.lan.remote);
     assert!(seen.capabilities.contains(CapabilitySet::NET_ADMIN) && seen.memory > Some(1 << 20));
+    assert_eq!(seen.at_risk, [9464, 14_792]);
     // What outlives the process is the machine's, and no name space's.
-    let seen = Machine { retention: None, ..seen };
+    let seen = Machine { retention: None, at_risk: Vec::new(), ..seen };
     let keys: Vec<_> = judge(&file, 0, &seen).into_iter().map(|finding| finding.message).collect();
     assert_eq!(keys.len(), 2, "{keys:?}");
+}
+
+/// Needs root. The kernel takes packets that come by a port of a bridge for the bridge's, and
+/// forwards what rules about the port would keep it from.
+#[test]
+fn a_part_of_a_bridge_is_no_lan_interface() {
+    let site = Site::new(1500);
+    site.gateway.ip("link add br0 type bridge");
+    site.gateway.ip("link set br0 up");
+    site.gateway.ip("link set g0 master br0");
+    let file = gateway(|text| text);
+    let seen = site.gateway.run(|| Machine::look(&file)).unwrap();
+    let findings = judge(&file, 0, &seen);
+    let found = findings.iter().find(|found| found.message.starts_with("g0 is a part of br0")).unwrap();
+    assert!(found.is_error && found.help.starts_with("name br0: "), "{found:?}");
+    site.gateway.ip("link set g0 nomaster");
+    let seen = site.gateway.run(|| Machine::look(&file)).unwrap();
+    assert!(judge(&file, 0, &seen).iter().all(|found| !found.message.contains("is a part of")));
 }
 
 /// Needs root. A gateway and `check --live` say the same of an interface: without an address it
