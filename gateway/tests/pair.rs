@@ -37,6 +37,8 @@ mod page;
 mod privileges;
 #[path = "pair/prometheus.rs"]
 mod prometheus;
+#[path = "pair/reports.rs"]
+mod reports;
 #[path = "pair/rest.rs"]
 mod rest;
 #[path = "pair/resume.rs"]

@@ -12,7 +12,7 @@
 //! interface.
 
 #[path = "chaos/hosts.rs"]
-mod hosts;
+pub(super) mod hosts;
 #[path = "chaos/told.rs"]
 mod told;
 
@@ -66,7 +66,7 @@ fn run_for(seconds: u64) {
 }
 
 /// Runs an ignored test in name spaces of its own.
-fn run_in_name_spaces(test: &str, seconds: u64) {
+pub(super) fn run_in_name_spaces(test: &str, seconds: u64) {
     let disk = tempfile::tempdir().unwrap();
     let status = Command::new("unshare")
         .args(["--net", "--mount", "sh", "-c", SURROUNDINGS])
@@ -164,7 +164,7 @@ fn moves_to_another_interface(pair: &mut Pair, program: &Path) {
 }
 
 /// Has both gateways be the next hops of hosts in name spaces.
-fn on_interfaces(plan: &mut Plan) {
+pub(super) fn on_interfaces(plan: &mut Plan) {
     plan.rate = "40 Mbit/s".to_owned();
     "scheme = \"sr\"".clone_into(&mut plan.policy);
     plan.limits = "idle_flow = \"5 min\"\ntarget_dead = \"30 s\"".to_owned();
@@ -173,7 +173,7 @@ fn on_interfaces(plan: &mut Plan) {
 }
 
 /// Runs `ip ARGUMENTS`, and returns what it shows.
-fn ip(arguments: &str) -> String {
+pub(super) fn ip(arguments: &str) -> String {
     let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("iproute2");
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -209,6 +209,8 @@ fn program(folder: &Path, pipe: &Path, disk: &Path) -> PathBuf {
     );
     std::fs::write(&time, "+0").unwrap();
     script(folder, &commands)
+}
+
 /// Asks for a path by a host's name, and returns the status code if any answer comes.
 fn answer_to(address: SocketAddr, path: &str, host: &str) -> Option<u16> {
     let mut stream = TcpStream::connect(address).ok()?;
@@ -218,8 +220,6 @@ fn answer_to(address: SocketAddr, path: &str, host: &str) -> Option<u16> {
     // A trace has no end, and what comes after the first line is of no interest here.
     let _ = stream.take(1 << 16).read_to_end(&mut answer);
     str::from_utf8(answer.get(9..12)?).ok()?.parse().ok()
-}
-
 }
 
 /// A pair and its surroundings.

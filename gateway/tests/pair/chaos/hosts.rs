@@ -20,9 +20,9 @@ const RAW: i32 = 255;
 const TICK: Duration = Duration::from_millis(50);
 
 /// Carries whole IP packets between the hosts' UDP sockets and their interface. Ends when dropped.
-pub(super) struct Hosts {
+pub(crate) struct Hosts {
     /// Where hosts send to.
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Sends a packet as if it were a host's.
     interface: UdpSocket,
     is_over: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ pub(super) struct Hosts {
 
 impl Hosts {
     /// `hosts`: the address of each in its packets, and its socket.
-    pub(super) fn start(name_space: &str, hosts: Vec<(IpAddr, SocketAddr)>) -> Self {
+    pub(crate) fn start(name_space: &str, hosts: Vec<(IpAddr, SocketAddr)>) -> Self {
         let [sender, receiver, closed] = sockets(name_space);
         let outside = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = outside.local_addr().unwrap();
@@ -56,7 +56,7 @@ impl Hosts {
     }
 
     /// Offers UD packets of one host to another, at a rate (bit/s) for so long.
-    pub(super) fn flood(&self, [from, to]: [IpAddr; 2], rate: f64, time: Duration) {
+    pub(crate) fn flood(&self, [from, to]: [IpAddr; 2], rate: f64, time: Duration) {
         let end = Instant::now() + time;
         let mut flood = Flood::new(FloodKind::Ud, rate, [from, to], Instant::now());
         let mut packet = vec![0; 1 << 13];
@@ -69,7 +69,7 @@ impl Hosts {
     }
 
     /// WRITEs of one host to a queue pair that the other does not have. Nobody tries again.
-    pub(super) fn write_to_nobody(&self, ips: [IpAddr; 2]) {
+    pub(crate) fn write_to_nobody(&self, ips: [IpAddr; 2]) {
         // As if each were due when it is asked for.
         let mut flood = Flood::new(FloodKind::RcAbsentQueuePair, f64::INFINITY, ips, Instant::now());
         let mut packet = vec![0; 1 << 13];
@@ -80,7 +80,7 @@ impl Hosts {
     }
 
     /// A packet whose IP header has options, of one host to another.
-    pub(super) fn send_with_options(&self, from: Ipv4Addr, to: Ipv4Addr) {
+    pub(crate) fn send_with_options(&self, from: Ipv4Addr, to: Ipv4Addr) {
         const NO_OPERATIONS: [u8; 4] = [1; 4];
         let mut packet = vec![0x46, 0, 0, 64, 0, 1, 0x40, 0, 64, 17, 0, 0];
         packet.extend([from.octets(), to.octets(), NO_OPERATIONS].concat());
