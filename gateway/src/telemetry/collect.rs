@@ -160,6 +160,7 @@ impl Snapshot {
         self.wan_received_bytes = stats.received_bytes;
         self.wan_received_ce_packets = stats.received_ce;
         self.wan_blocked = stats.blocked;
+        self.wan_offload_refused = stats.offload_refused;
         self.wan_overrun = stats.overrun;
         self.wan_unsent = unsent(stats);
     }

@@ -395,6 +395,7 @@ metrics! {
         wan_received_bytes: Counter Bytes "longhaul_wan_received_bytes_total" "Bytes received on the bulk port, UDP payload, before any check"
         wan_received_ce_packets: Counter Packets "longhaul_wan_received_ce_packets_total" "Datagrams received on the bulk port that were marked Congestion Experienced"
         wan_blocked: Counter Count "longhaul_wan_send_blocked_total" "Times the kernel had no room for datagrams; they were kept and sent later"
+        wan_offload_refused: Counter Count "longhaul_wan_offload_refused_total" "Batches that the kernel refused to cut into datagrams (GSO); from then on, each datagram of the lane is a system call"
         wan_no_session: Counter Packets "longhaul_wan_no_session_packets_total" "Datagrams received while there was no session to open them"
         sleeps: Counter Count "longhaul_plane_sleeps_total" "Times a data-plane thread found nothing to do and slept"
         seal_failures: Counter Packets "longhaul_wan_seal_failures_total" "Packets that could not be sealed because the session's packet numbers were used up"

@@ -67,7 +67,7 @@ fn a_clock_that_is_set_ends_no_flow_and_what_is_wrong_is_told() {
         let before = done(&client);
         wait_until("the transfer does not go on", &|| done(&client) > before + 100);
         if ahead.abs() > YEAR {
-            gets_no_session(&pair, ahead);
+            gets_no_session(&pair);
         }
         set(0);
         SITES.iter().for_each(|site| wait_until("nobody notices", &|| noticed(&pair, *site) == sets + 1));
@@ -92,7 +92,7 @@ fn noticed(pair: &Pair, site: Site) -> u64 {
 }
 
 /// A session that is lost comes to no other one, and whoever looks learns that it is the clock.
-fn gets_no_session(pair: &Pair, ahead: i64) {
+fn gets_no_session(pair: &Pair) {
     pair.testbed.block_control(true);
     let is_lost = |site| !pair.status(site).is_up();
     wait_until("the session is not lost", &|| is_lost(Site::A) && is_lost(Site::B));

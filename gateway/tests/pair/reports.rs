@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::process::Command;
 
 use super::chaos::{ip, on_interfaces, run_in_name_spaces};
+use super::logs::script;
 use super::*;
 use crate::chaos::hosts::Hosts;
 
@@ -34,6 +35,54 @@ fn a_path_that_loses_much_keeps_its_mtu() {
         let mtu = pair.status(site).mtu.unwrap();
         assert_eq!((mtu.to_peer, mtu.from_peer, mtu.black_holes), (9000, Some(9000), 0), "{site:?}");
     }
+    pair.testbed.stop().unwrap();
+}
+
+/// In the way of `sendmsg`: refuses what is to be cut into segments, as a kernel does by an
+/// interface that cannot.
+const REFUSING: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+ssize_t sendmsg(int socket, const struct msghdr *message, int flags) {
+    struct msghdr *m = (struct msghdr *)message;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c))
+        if (c->cmsg_level == IPPROTO_UDP && c->cmsg_type == 103) { errno = EIO; return -1; }
+    ssize_t (*real)(int, const struct msghdr *, int) = dlsym(RTLD_NEXT, "sendmsg");
+    return real(socket, message, flags);
+}
+"#;
+
+/// "GSO fails on some platforms / interfaces" (quic-go/quic-go#3911, mozilla/neqo#3032,
+/// envoyproxy/envoy#21200: "and envoy gives up delivering the packet!").
+#[test]
+fn a_kernel_that_refuses_segmentation_loses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, library] = ["refusing.c", "refusing.so"].map(|name| folder.path().join(name));
+    std::fs::write(&source, REFUSING).unwrap();
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(built.unwrap().success());
+    let commands = format!(
+        "case \"$*\" in\ngateway*) export LD_PRELOAD={};;\nesac\nexec {} \"$@\"\n",
+        library.display(),
+        env!("CARGO_BIN_EXE_longhaul")
+    );
+    let program = script(folder.path(), &commands);
+    let mut pair = Pair::start_otherwise(1, |plan| {
+        (plan.program, plan.link) = (program, "delay 2ms".parse().unwrap());
+        plan.rate = "2 Gbit/s".to_owned();
+    });
+    let transfer = pair.transfer_otherwise(Limit::Messages(200), |workload| workload.message = 256 << 10);
+    complete(transfer, 200);
+    let refused = |site| pair.counted(site, "longhaul_wan_offload_refused_total", |_| true);
+    println!("refused: {} at a, {} at b", refused(Site::A), refused(Site::B));
+    for site in SITES {
+        let unsent = pair.counted(site, "longhaul_wan_unsent_packets_total", |_| true);
+        assert_eq!((unsent, pair.status(site).flows.failed), (0, 0), "{site:?}");
+    }
+    assert!(refused(Site::A) > 0, "nothing was to be cut");
     pair.testbed.stop().unwrap();
 }
 
@@ -122,8 +171,8 @@ fn rules_go_while_the_kernel_has_much_to_tell(world: &World) {
 /// (jmcorgan/fips#125): the name is the same, and the number is another one.
 fn interfaces_are_made_again(world: &World) {
     let index = |n: usize| {
-        let text = std::fs::read_to_string(format!("/sys/class/net/g{n}/ifindex")).unwrap();
-        text.trim().parse::<u32>().unwrap()
+        // "7: g0@if2: ..."
+        ip(&format!("-o link show g{n}")).split_once(':').unwrap().0.to_owned()
     };
     let before = [0, 1].map(index);
     for n in 0..2 {
