@@ -105,6 +105,8 @@ const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
 /// Waited after a failed accept, which is usually for want of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Between two times that this is told.
+const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// The tasks that answer.
 pub type Serving = Vec<JoinHandle<Infallible>>;
@@ -342,6 +344,7 @@ impl Admin {
     async fn serve_within(self: Arc<Self>, listener: Listener, time: Duration, samples: bool) -> Infallible {
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         let mut waiting = Waiting::default();
+        let mut told: Option<Instant> = None;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -379,7 +382,11 @@ impl Admin {
                         waiting.add(progress, task.abort_handle(), tokio::time::Instant::now());
                     }
                     Err(error) => {
-                        warn!(%error, "admin listener cannot accept");
+                        let now = Instant::now();
+                        if told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_AGAIN) {
+                            told = Some(now);
+                            warn!(%error, "admin listener cannot accept");
+                        }
                         sleep(ACCEPT_RETRY).await;
                     }
                 },
