@@ -70,6 +70,8 @@ trap 'exit 130' INT TERM
 prepare_kernel
 mkdir -p "$share"; rm -rf "$share/judge"
 cp "$here"/*.sh "$here"/*.py "$share/"; [[ $(dirname "$(realpath "$script")") == "$here" ]] || cp "$script" "$share/"
+# What scripts use of the source tree is where it is: the machine sees all of this one's files.
+export LAB_TREE=${LAB_TREE:-$(realpath "$here/../..")}
 export -p | grep -E ' LAB_' > "$share/.env" || :
 
 start_machine() {

@@ -216,14 +216,7 @@ empty() { # a|b: flows, buffers and timers that should be gone are gone, within 
   return 1
 }
 
-listening() { # port: waits until something listens, up to 5 s
-  local hex; hex=$(printf '%04X' $1)
-  for _ in {1..100}; do
-    grep -qE "^ *[0-9]+: [0-9A-F]+:$hex 0+:0000 0A" /proc/net/tcp /proc/net/tcp6 && return 0
-    sleep 0.05
-  done
-  return 1
-}
+. /mnt/listening.sh
 
 # The programs poll for completions without pause. They get what processor time is left, or they would take it from their own NICs, which are threads.
 pair() { watched "$1" both_ends "$@"; }
