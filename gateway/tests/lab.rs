@@ -208,6 +208,24 @@ fn programs_go_on_when_a_gateway_is_killed() {
     }
 }
 
+/// Of two gateways under FRR, the one that speaks for the hosts loses its LAN, is killed, or is cut
+/// off, at the requesters' site and then at the targets': programs go on.
+///
+/// Two at both sites at once are too much for two emulated processors; `tests/frr.rs` has them with
+/// other hosts.
+#[test]
+#[ignore = "takes minutes: `--ignored` runs the whole lab"]
+fn programs_go_on_when_one_of_two_gateways_is_gone() {
+    if has_lab_with(&["vtysh"]) {
+        for site in ["a", "b"] {
+            let deeds = ["lan", "kill", "cut"].map(|kind| format!("{kind}:{site}")).join(" ");
+            let out = out(&format!("lab-members-{site}"));
+            let variables = [("LAB_TWO", site), ("LAB_DEEDS", &deeds), ("LAB_PROGRAMS", "write send")];
+            assert!(boot("members.sh", 900, &variables, &out), "see above; logs in {}", out.display());
+        }
+    }
+}
+
 /// The kernel's table of neighbours is full before the gateways start, and whoever fills it goes
 /// on: the gateways find each other, and their hosts.
 #[test]

@@ -13,11 +13,19 @@
 #   four_gateways             starts them, and longhaul-routes beside each; waits until all sessions are up, and both routers have two ways
 #   start_gateway a1, start_routes a1
 #   speaker a                 the gateway of that site that speaks for the hosts
+#   befall KIND a1            does one of what members.sh names to that gateway's machine; undo KIND a1 takes it back
+#
+# With LAB_SOFT it runs outside of the lab machine, in any name space of root's: the hosts are name spaces `hosta` and `hostb` for others to put software in, with the
+# addresses .10 to .15, and whoever wants a long link bridges `la` and `lb` of the name space `net`. LAB_LOGS is the folder of all logs.
 #   metric a1 NAME            the sum of a metric's series
 longhaul=${LAB_LONGHAUL:?the longhaul binary} frr=${LAB_TREE:?the source tree}/packaging/frr
 host_a=10.0.0.10 host_b=10.0.1.10
-members=(a1 a2 b1 b2) etc=/run/longhaul
-. /mnt/listening.sh
+# LAB_TWO: the sites that have two gateways each; another one has its first only, to which a route leads by hand.
+two=${LAB_TWO:-a b} members=()
+for each in a b; do members+=(${each}1); [[ " $two " != *" $each "* ]] || members+=(${each}2); done
+etc=/run/longhaul
+logs=${LAB_LOGS:-/mnt}
+. ${LAB_SCRIPTS:-/mnt}/listening.sh
 
 place() { # a1...: sets what the gateway's name says: its site's number and the other one's, its own number, its address on the LAN and on the WAN
   case $1 in a*) site=0 ;; *) site=1 ;; esac
@@ -31,10 +39,20 @@ router() { # name, site's number
   ip -n $1 link add lan type bridge; ip -n $1 addr add 10.0.$2.1/24 dev lan
   ip link add v$2 mtu 4200 type veth peer name host mtu 4200 netns $1
   ip -n $1 link set host master lan up; ip -n $1 link set lan up
-  ip addr add 10.0.$2.10/24 dev v$2; ip link set v$2 up
-  sysctl -qw net.ipv4.conf.v$2.accept_local=1 net.ipv4.conf.v$2.rp_filter=0
+  if [[ -n ${LAB_SOFT:-} ]]; then soft_host host${1:1} $2; else
+    ip addr add 10.0.$2.10/24 dev v$2; ip link set v$2 up
+    sysctl -qw net.ipv4.conf.v$2.accept_local=1 net.ipv4.conf.v$2.rp_filter=0
+  fi
   # Hosts are led by their router, though the gateways are on their segment.
   ip netns exec $1 sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.send_redirects=0 net.ipv4.conf.lan.send_redirects=0 net.ipv4.fib_multipath_hash_policy=0
+}
+
+soft_host() { # name, its site's number
+  local last
+  namespace $1
+  ip link set v$2 netns $1
+  for last in 10 11 12 13 14 15; do ip -n $1 addr add 10.0.$2.$last/24 dev v$2; done
+  ip -n $1 link set v$2 up; ip -n $1 route add default via 10.0.$2.1
 }
 
 machine() { # a1...: a gateway's, with its ports at the router and in the network between the sites
@@ -84,21 +102,41 @@ link() { # delay loss rate
   for end in la lb; do tc -n net qdisc replace dev $end root netem $spec; done
 }
 
+long_link() {
+  local side
+  if [[ -z ${LAB_SOFT:-} ]]; then
+    ip link add la mtu 9000 netns net type veth peer name lb mtu 9000 netns net
+    ip -n net link set la master edge-a up; ip -n net link set lb master edge-b up
+    return
+  fi
+  for side in a b; do
+    ip link add l$side mtu 9000 netns net type veth peer name port-$side mtu 9000 netns net
+    ip -n net link set port-$side master edge-$side up; ip -n net link set l$side up
+  done
+}
+
 sites() {
   local name
   sysctl -qw net.ipv4.conf.all.rp_filter=0 net.core.rmem_max=67108864 net.core.wmem_max=67108864 net.core.netdev_max_backlog=30000
   router ra 0; router rb 1
   namespace net
   for name in edge-a edge-b; do ip -n net link add $name type bridge && ip -n net link set $name up || return 1; done
-  ip link add la mtu 9000 netns net type veth peer name lb mtu 9000 netns net
-  ip -n net link set la master edge-a up; ip -n net link set lb master edge-b up
+  long_link
   for name in "${members[@]}"; do machine $name; done
-  hosts
-  link 0ms
+  [[ -n ${LAB_SOFT:-} ]] || { hosts; link 0ms; }
   local starts=() each
-  for name in a b; do start_frr r$name "$(router_conf $name)" & starts+=($!); done
-  for name in "${members[@]}"; do start_frr $name "$(gateway_conf $name)" & starts+=($!); done
+  for name in a b; do
+    if [[ " $two " != *" $name "* ]]; then lead_by_hand $name; continue; fi
+    start_frr r$name "$(router_conf $name)" & starts+=($!)
+    start_frr ${name}1 "$(gateway_conf ${name}1)" & starts+=($!)
+    start_frr ${name}2 "$(gateway_conf ${name}2)" & starts+=($!)
+  done
   for each in "${starts[@]}"; do wait $each || return 1; done
+}
+
+lead_by_hand() { # a|b
+  local site other nth lan wan; place ${1}1
+  ip -n r$1 route add 10.0.$other.0/24 via $lan
 }
 
 # The files of packaging/frr, of site a. At site b the prefixes change places.
@@ -113,19 +151,19 @@ start_frr() { # name space, configuration
   echo "$2" > /run/$1.conf
   # Emulated processors are slow, and hellos of BFD that are 150 ms late end a way.
   for daemon in zebra bfdd bgpd; do
-    chrt --rr 12 ip netns exec $1 /usr/lib/frr/$daemon -d -N $1 -f /dev/null --log file:/run/frr-$1.log > /dev/null 2>&1 || { echo "$daemon of $1 does not start"; return 1; }
+    chrt --rr 12 ip netns exec $1 /usr/lib/frr/$daemon -d -N $1 -f /dev/null --log file:$logs/frr-$1.log > /dev/null 2>&1 || { echo "$daemon of $1 does not start"; return 1; }
   done
   for _ in {1..50}; do vtysh -N $1 -f /run/$1.conf > /run/vtysh-$1.log 2>&1 && return; sleep 0.5; done
   echo "vtysh refuses the configuration of $1"; cat /run/vtysh-$1.log; return 1
 }
 
 gateway_file() { # a1...
-  local site other nth lan wan peer; place $1
-  local own=${1:0:1}; local away=a; [[ $own == b ]] || away=b
+  local site other nth lan wan each; place $1
+  printf '[site]\nname = "%s"\n' $1
+  if [[ " ${members[*]} " == *" ${1:0:1}2 "* ]]; then
+    printf 'gateways = [{ name = "%s1", address = "10.9.%s.1:14791" }, { name = "%s2", address = "10.9.%s.2:14791" }]\n' ${1:0:1} $site ${1:0:1} $site
+  fi
   cat <<TOML
-[site]
-name = "$1"
-gateways = [{ name = "${own}1", address = "10.9.$site.1:14791" }, { name = "${own}2", address = "10.9.$site.2:14791" }]
 [lan]
 interface = "lan"
 mode = "packet"
@@ -134,15 +172,11 @@ listen = "$wan:14791"
 mtu = ${LAB_WAN_MTU:-9000}
 gso = false   # netem drops whole segmented batches otherwise
 TOML
-  for peer in 1 2; do cat <<TOML; done
-[[peer]]
-name = "$away$peer"
-site = "$away"
-address = "10.9.$other.$peer:14791"
-rate = "${LAB_RATE:-20 Mbit/s}"
-remote = ["10.0.$other.0/24"]
-resume_for = "2 min"
-TOML
+  for each in "${members[@]}"; do
+    [[ ${each:0:1} != "${1:0:1}" ]] || continue
+    printf '[[peer]]\nname = "%s"\naddress = "10.9.%s.%s:14791"\nrate = "%s"\nremote = ["10.0.%s.0/24"]\nresume_for = "2 min"\n' $each $other ${each:1} "${LAB_RATE:-20 Mbit/s}" $other
+    [[ " ${members[*]} " != *" ${each:0:1}2 "* ]] || echo "site = \"${each:0:1}\""
+  done
   cat <<TOML
 [identity]
 certificate = "$1.crt"
@@ -160,13 +194,14 @@ TOML
 }
 
 start_gateway() { # a1...
-  GLIBC_TUNABLES=glibc.cpu.hwcaps=-SSSE3 ip netns exec $1 chrt --rr 10 "$longhaul" gateway --config $etc/$1.toml >> /mnt/gateway-$1.log 2>&1 &
+  # Before programs, but not before the NICs: Soft-RoCE works in the kernel's threads, which three gateways and FRR would starve.
+  GLIBC_TUNABLES=glibc.cpu.hwcaps=-SSSE3 ip netns exec $1 chrt --other 0 nice -n -10 "$longhaul" gateway --config $etc/$1.toml >> $logs/gateway-$1.log 2>&1 &
   echo $! > /run/gateway-$1.pid
 }
 
 start_routes() { # a1...
   local site other nth lan wan; place $1
-  LONGHAUL="$longhaul" VTYSH="vtysh -N $1" ip netns exec $1 chrt --rr 8 $frr/longhaul-routes 10.0.$other.0/24 > /mnt/routes-$1.log 2>&1 &
+  LONGHAUL="$longhaul" VTYSH="vtysh -N $1" ip netns exec $1 chrt --rr 8 $frr/longhaul-routes 10.0.$other.0/24 > $logs/routes-$1.log 2>&1 &
   echo $! > /run/routes-$1.pid
 }
 
@@ -180,22 +215,22 @@ speaker() { # a|b
   local name
   for _ in {1..100}; do
     for name in $1{1,2}; do
-      (( $(grep -oE 'pairs=[0-9]+' /mnt/gateway-$name.log | tail -n 1 | tr -dc 0-9) > 0 )) && { echo $name; return; }
+      (( $(grep -oE 'pairs=[0-9]+' $logs/gateway-$name.log | tail -n 1 | tr -dc 0-9) > 0 )) && { echo $name; return; }
     done
     sleep 0.2
   done
   return 1
 }
 
-# Each has a session with the three others: the last that its log says of each peer is so.
+# Each has a session with each other one: the last that its log says of each peer is so.
 sessions() { # a1...
   awk '/session up peer=/ { up = 1 } /session lost/ { up = -1 } up { match($0, /peer=[ab][12]/); state[substr($0, RSTART, RLENGTH)] = up; up = 0 }
-    END { for (peer in state) if (state[peer] > 0) number++; print number + 0 }' /mnt/gateway-$1.log
+    END { for (peer in state) if (state[peer] > 0) number++; print number + 0 }' $logs/gateway-$1.log
 }
 all_sessions() {
   local name
   for _ in {1..300}; do
-    for name in "${members[@]}"; do [[ $(sessions $name) == 3 ]] || { sleep 0.2; continue 2; }; done
+    for name in "${members[@]}"; do [[ $(sessions $name) == $((${#members[@]} - 1)) ]] || { sleep 0.2; continue 2; }; done
     return 0
   done
   echo "not all sessions are up after a minute"; for name in "${members[@]}"; do echo "$name: $(sessions $name)"; done; return 1
@@ -205,7 +240,7 @@ ways() { ip -n r$1 route show proto bgp | grep -oE 'via [0-9.]+' | sort | tr '\n
 all_ways() {
   local name
   for _ in {1..300}; do
-    for name in a b; do [[ $(ways $name | wc -w) == 4 ]] || { sleep 0.2; continue 2; }; done
+    for name in $two; do [[ $(ways $name | wc -w) == 4 ]] || { sleep 0.2; continue 2; }; done
     return 0
   done
   echo "the routers do not have two ways each after a minute: $(ways a)/ $(ways b)"; return 1
@@ -218,6 +253,23 @@ four_gateways() {
   printf '[[class]]\nname = "default"\nscheme = "%s"\ncompletion = "remote"\nsurvive = "%s"\n' ${LAB_SCHEME:-sr} ${LAB_SURVIVE:-gateway} > $etc/policy.toml
   for name in "${members[@]}"; do gateway_file $name > $etc/$name.toml; start_gateway $name; done
   all_sessions || return 1
-  for name in "${members[@]}"; do start_routes $name; done
+  for name in "${members[@]}"; do [[ " $two " != *" ${name:0:1} "* ]] || start_routes $name; done
   all_ways
+}
+
+befall() { # kind, gateway
+  case $1 in
+    lan | wan) ip -n $2 link set $1 down ;;
+    kill) kill -9 "$(cat /run/gateway-$2.pid)" ;;
+    cut) unplug $2 lan; unplug $2 wan ;;
+    stop) kill -TERM "$(cat /run/gateway-$2.pid)" ;;
+  esac
+}
+
+undo() { # kind, gateway
+  case $1 in
+    lan | wan) ip -n $2 link set $1 up ;;
+    kill | stop) wait "$(cat /run/gateway-$2.pid)" 2> /dev/null; start_gateway $2 ;;
+    cut) plug $2 lan; plug $2 wan ;;
+  esac
 }

@@ -15,6 +15,7 @@
 #
 # A row of the table: the deed and the gateway that it was done to; for each program the longest time without a completion after the deed, and after it was taken back.
 # Exit status 0: all programs went on through all deeds, all data were right, and the gateways end empty.
+LAB_RATE=${LAB_RATE:-4 Mbit/s} # little enough for two emulated processors to do everything in time
 . /mnt/four-gateways.sh
 . /mnt/modules.sh
 patience=${LAB_TIMEOUT:-21} delay=${LAB_DELAY:-10ms} loss=${LAB_LOSS:-1%}
@@ -25,23 +26,6 @@ state=/run/members failures=0
 # What happens when goes to a file that outlives the machine.
 note() { echo "$(date +%T.%3N) $*" >> /mnt/events.log; }
 fail() { echo "FAILED: $*"; failures=$((failures + 1)); }
-
-do_deed() { # kind, gateway
-  case $1 in
-    lan | wan) ip -n $2 link set $1 down ;;
-    kill) kill -9 "$(cat /run/gateway-$2.pid)" ;;
-    cut) unplug $2 lan; unplug $2 wan ;;
-    stop) kill -TERM "$(cat /run/gateway-$2.pid)" ;;
-  esac
-}
-
-undo() { # kind, gateway
-  case $1 in
-    lan | wan) ip -n $2 link set $1 up ;;
-    kill | stop) wait "$(cat /run/gateway-$2.pid)" 2> /dev/null; start_gateway $2 ;;
-    cut) plug $2 lan; plug $2 wan ;;
-  esac
-}
 
 row() { # deed, gateway
   local name cells=()
@@ -64,12 +48,12 @@ begin_anew() {
   done
 }
 
-befall() { # deed
+one_deed() { # deed
   local kind=${1%:*} at=${1#*:} name
   name=$(speaker $at) || { fail "no gateway of site $at speaks"; return; }
   note "$1: $name, ways $(ways a)/ $(ways b)"
   deed $1
-  do_deed $kind $name
+  befall $kind $name
   sleep ${LAB_FOR:-15}
   note "$1: back, ways $(ways a)/ $(ways b), $(speaker $at) speaks"
   deed $1 back
@@ -108,7 +92,7 @@ at_the_end() {
     echo "gateway $name: $(metric $name longhaul_host_pairs_moved_total) pairs moved with $(metric $name longhaul_flows_moved_total) flows, $(metric $name longhaul_lan_handed_over_packets_total) frames handed over"
     empty $name
   done
-  cp $state/*.log /run/frr-*.log /mnt/
+  cp $state/*.log /mnt/
   for name in "${members[@]}"; do kill -TERM "$(cat /run/routes-$name.pid)" "$(cat /run/gateway-$name.pid)"; done
 }
 
@@ -121,13 +105,13 @@ rm -f /mnt/*.log; note "begins"
 sites || exit 1
 note "sites are made"
 link $delay 0%
-four_gateways || { cp /run/frr-*.log /mnt/; exit 1; }
+four_gateways || exit 1
 note "four gateways, ways $(ways a)/ $(ways b)"
 link $delay $loss ${LAB_LINK:-20mbit}
 for name in $programs; do begin $name; done
 sleep ${LAB_REST:-12}
 begin_anew
-for each in ${LAB_DEEDS:-lan:a lan:b kill:a kill:b cut:a cut:b}; do befall $each; done
+for each in ${LAB_DEEDS:-lan:a lan:b kill:a kill:b cut:a cut:b}; do one_deed $each; done
 note "deeds are done"
 at_the_end
 note "ends"
