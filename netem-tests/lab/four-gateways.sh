@@ -194,8 +194,7 @@ TOML
 }
 
 start_gateway() { # a1...
-  # Before programs, but not before the NICs: Soft-RoCE works in the kernel's threads, which three gateways and FRR would starve.
-  GLIBC_TUNABLES=glibc.cpu.hwcaps=-SSSE3 ip netns exec $1 chrt --other 0 nice -n -10 "$longhaul" gateway --config $etc/$1.toml >> $logs/gateway-$1.log 2>&1 &
+  GLIBC_TUNABLES=glibc.cpu.hwcaps=-SSSE3 ip netns exec $1 chrt --rr 10 "$longhaul" gateway --config $etc/$1.toml >> $logs/gateway-$1.log 2>&1 &
   echo $! > /run/gateway-$1.pid
 }
 
