@@ -208,8 +208,8 @@ fn programs_go_on_when_a_gateway_is_killed() {
     }
 }
 
-/// Of two gateways under FRR, the one that speaks for the hosts loses its LAN, is killed, or is cut
-/// off, at the requesters' site and then at the targets': programs go on.
+/// One of two gateways under FRR loses its LAN, is killed, or is cut off, at the requesters' site
+/// and then at the targets': programs go on. It is the one that speaks for the hosts.
 ///
 /// Two at both sites at once are too much for two emulated processors; `tests/frr.rs` has them with
 /// other hosts.

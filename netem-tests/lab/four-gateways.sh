@@ -145,13 +145,14 @@ router_conf() { sed 's/^ *neighbor 10.0.0.254 peer-group LONGHAUL/&\n neighbor 1
 gateway_conf() { sed "s/gateway-a1/gateway-$1/; s/10\.0\.0\.254/10.0.0.$((255 - ${1:1}))/" $frr/gateway.conf | for_site ${1:0:1}; }
 
 start_frr() { # name space, configuration
-  local daemon
+  local daemon first
   install -d -o frr -g frr /var/run/frr/$1 /etc/frr/$1
   : > /etc/frr/$1/vtysh.conf
   echo "$2" > /run/$1.conf
-  # Emulated processors are slow, and hellos of BFD that are 150 ms late end a way.
+  # Emulated processors are slow, and hellos of BFD that are 150 ms late end a way. Of what follows from that, BGP has so much to do that it must not come before them.
   for daemon in zebra bfdd bgpd; do
-    chrt --rr 12 ip netns exec $1 /usr/lib/frr/$daemon -d -N $1 -f /dev/null --log file:$logs/frr-$1.log > /dev/null 2>&1 || { echo "$daemon of $1 does not start"; return 1; }
+    first=(chrt --other 0 nice -n -10); [[ $daemon != bfdd ]] || first=(chrt --rr 14)
+    "${first[@]}" ip netns exec $1 /usr/lib/frr/$daemon -d -N $1 -f /dev/null --log file:$logs/frr-$1.log > /dev/null 2>&1 || { echo "$daemon of $1 does not start"; return 1; }
   done
   for _ in {1..50}; do vtysh -N $1 -f /run/$1.conf > /run/vtysh-$1.log 2>&1 && return; sleep 0.5; done
   echo "vtysh refuses the configuration of $1"; cat /run/vtysh-$1.log; return 1
