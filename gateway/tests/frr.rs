@@ -5,6 +5,12 @@
 //! ```text
 //! cargo test -p gateway --release --test frr -- --ignored --nocapture
 //! ```
+//!
+//! | variable | what | usually |
+//! |---|---|---|
+//! | `LAB_DEEDS` | what befalls the gateway, as `four-gateways.sh` names it | all five |
+//! | `LAB_TRY` | milliseconds of a queue pair's try | 1000, as UCX |
+//! | `LAB_TRIES` | tries after the first; 7: without end | 6 |
 
 #![allow(
     clippy::unwrap_used,
@@ -44,8 +50,6 @@ exit $status
 "#;
 const LINK: &str = "delay 10ms loss 1% rate 100mbit limit 20000";
 const PAIRS: u8 = 6;
-/// Of a queue pair's tries, of which it has seven: UCX's.
-const TRY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 const HELD: Duration = Duration::from_secs(8);
 const KINDS: [&str; 5] = ["lan", "wan", "kill", "cut", "stop"];
@@ -86,6 +90,10 @@ fn ip(site: u8, nth: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, site, 10 + nth).into()
 }
 
+fn variable(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| text.parse().unwrap())
+}
+
 /// Runs a function of `four-gateways.sh`.
 fn run(what: &str) {
     let script = format!(". \"$LAB_SCRIPTS/four-gateways.sh\"; {what}");
@@ -118,7 +126,11 @@ impl Transfer {
             depth: 4,
             patience: PATIENCE,
             seed: u64::from(nth),
-            qp: QpConfig { timeout: Some(TRY), retry_cnt: 6, ..QpConfig::default() },
+            qp: QpConfig {
+                timeout: Some(Duration::from_millis(variable("LAB_TRY", 1000))),
+                retry_cnt: u8::try_from(variable("LAB_TRIES", 6)).unwrap(),
+                ..QpConfig::default()
+            },
             ..Workload::default()
         };
         let start = |bound: Bound, site: u8, role| {
