@@ -96,11 +96,8 @@ fn costs(count: u32) -> [f64; 6] {
 /// Answers to queue pairs that have asked nothing, at the PSN that as many flows are to ask about,
 /// whose targets say nothing.
 fn stray(count: u32) -> f64 {
-    let mut crowd = Crowd::new(|settings| Settings {
-        flows: 2 * count as usize,
-        total_buffer: 1 << 32,
-        ..settings
-    });
+    let mut crowd =
+        Crowd::new(|settings| Settings { flows: 2 * count as usize, total_buffer: 1 << 32, ..settings });
     for qp in 1..=count {
         crowd.post(qp, 0);
         crowd.sites.cross();

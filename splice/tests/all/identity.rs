@@ -251,8 +251,7 @@ enum Ports {
     Spray,
 }
 
-const POLICIES: [Ports; 6] =
-    [Ports::Product, Ports::Own, Ports::One, Ports::List, Ports::Any, Ports::Spray];
+const POLICIES: [Ports; 6] = [Ports::Product, Ports::Own, Ports::One, Ports::List, Ports::Any, Ports::Spray];
 
 fn port(policy: Ports, own: u32, partner: u32, number: u32) -> u16 {
     match policy {
