@@ -212,10 +212,12 @@ metric() { metrics $1 | awk -v name="$2" '$1 == name || index($1, name "{") == 1
 
 # By its log: a page of metrics takes an emulated processor long. No gateway of a site speaks while hosts wait for one.
 speaker() { # a|b
-  local name
+  local name pairs
   for _ in {1..100}; do
-    for name in $1{1,2}; do
-      (( $(grep -oE 'pairs=[0-9]+' $logs/gateway-$name.log | tail -n 1 | tr -dc 0-9) > 0 )) && { echo $name; return; }
+    for name in "${members[@]}"; do
+      [[ $name == $1* ]] || continue
+      pairs=$(grep -oE 'pairs=[0-9]+' $logs/gateway-$name.log | tail -n 1 | tr -dc 0-9)
+      (( ${pairs:-0} > 0 )) && { echo $name; return; }
     done
     sleep 0.2
   done

@@ -1,7 +1,7 @@
 # members.sh - two gateways for each site under FRR (four-gateways.sh), programs that run throughout, and what befalls the gateway that speaks for them:
 # no program sees an error. Prints the longest stall of each.
 #
-#   LAB_DEEDS     "lan:a lan:b kill:a kill:b cut:a cut:b"   done to the gateway of that site that speaks for the hosts
+#   LAB_DEEDS     lan, kill and cut at each site of LAB_TWO   done to the gateway of that site that speaks for the hosts
 #                     lan:SITE    its LAN interface goes down
 #                     wan:SITE    its WAN interface does
 #                     kill:SITE   its process is killed
@@ -95,7 +95,10 @@ at_the_end() {
     empty $name
   done
   cp $state/*.log /mnt/
-  for name in "${members[@]}"; do kill -TERM "$(cat /run/routes-$name.pid)" "$(cat /run/gateway-$name.pid)"; done
+  for name in "${members[@]}"; do
+    [[ " $two " != *" ${name:0:1} "* ]] || kill -TERM "$(cat /run/routes-$name.pid)"
+    kill -TERM "$(cat /run/gateway-$name.pid)"
+  done
 }
 
 # Open MPI wants a name for the machine.
@@ -113,7 +116,8 @@ link $delay $loss ${LAB_LINK:-20mbit}
 for name in $programs; do begin $name; done
 sleep ${LAB_REST:-12}
 begin_anew
-for each in ${LAB_DEEDS:-lan:a lan:b kill:a kill:b cut:a cut:b}; do one_deed $each; done
+usual=(); for kind in lan kill cut; do for site in $two; do usual+=($kind:$site); done; done
+for each in ${LAB_DEEDS:-${usual[*]}}; do one_deed $each; done
 note "deeds are done"
 at_the_end
 note "ends"
