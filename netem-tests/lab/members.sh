@@ -59,7 +59,7 @@ one_deed() { # deed
   sleep ${LAB_FOR:-15}
   note "$1: back, ways $(ways a)/ $(ways b), $(speaker $at) speaks"
   deed $1 back
-  undo $kind $name
+  undo $kind $name || fail "$1: gateway $name is not back"
   sleep ${LAB_REST:-12}
   note "$1: settled"
   all_sessions && all_ways || fail "$1: not all is as before"
