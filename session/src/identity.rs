@@ -306,6 +306,13 @@ impl Identity {
         self.authority.roots.roots == other.authority.roots.roots
     }
 
+    /// Returns true if the other identity has the same certificates and authorities. Then only the
+    /// clock can have the two judged otherwise.
+    #[must_use]
+    pub fn is_judged_like(&self, other: &Identity) -> bool {
+        self.chain == other.chain && self.has_authority_of(other)
+    }
+
     /// Returns when the authority expires; of several, the last one.
     #[must_use]
     pub fn authority_valid_until(&self) -> Option<UnixTime> {

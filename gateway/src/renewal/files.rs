@@ -9,7 +9,7 @@ use rustls_pki_types::UnixTime;
 use session::control::role;
 use session::identity::Identity;
 
-use super::{Read, is_same, serials, told};
+use super::{Read, serials, told};
 
 /// Tells one state of some files from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,9 +115,7 @@ fn load_at(
     let wrong = |error| format!("{}: {}", files.certificate.display(), told(&error));
     match identity.verify(site, role(site, peer), now) {
         Ok(()) => Ok((identity, None)),
-        Err(error)
-            if error.is_of_time() && is_same(&identity, in_force) && identity.has_authority_of(in_force) =>
-        {
+        Err(error) if error.is_of_time() && identity.is_judged_like(in_force) => {
             Ok((identity, Some(wrong(error))))
         }
         Err(error) => Err(wrong(error)),

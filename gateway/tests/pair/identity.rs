@@ -37,7 +37,7 @@ impl Pair {
     }
 
     /// Cuts the link until the session is lost, and waits for the next one.
-    fn change_session(&mut self) {
+    pub(super) fn change_session(&mut self) {
         let clear = "delay 2ms loss 0.5%".parse().unwrap();
         self.testbed.set_link("loss 100%".parse().unwrap());
         self.wait_for("the session is not lost", |status| status.session.state == "lost");
