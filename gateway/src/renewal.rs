@@ -52,7 +52,7 @@ pub struct Renewal {
     control: control::Renewal,
     telemetry: Arc<Telemetry>,
     outlook: Outlook,
-    identity: Identity,
+    identity: Arc<Identity>,
     revoked: Vec<SerialNumber>,
     looks: Looks<Identity>,
     /// A reading that took longer than a reload waits.
@@ -76,7 +76,7 @@ impl Renewal {
             control,
             telemetry,
             outlook: Outlook::default(),
-            identity,
+            identity: Arc::new(identity),
             looks: Looks::new(stamp),
             overdue: None,
         }
@@ -98,7 +98,7 @@ impl Renewal {
             return Err("the identity's files are still being read since an earlier reload".to_owned());
         }
         let (file, gateway) = (self.file.clone(), Arc::clone(&self.gateway));
-        let in_force = self.identity.clone();
+        let in_force = Arc::clone(&self.identity);
         let mut reading = spawn_blocking(move || files::read(&file, &gateway, &in_force));
         match timeout(PATIENCE, &mut reading).await {
             Ok(read) => read.map_err(|error| error.to_string())?,
@@ -136,7 +136,7 @@ impl Renewal {
         }
         self.control.adopt(&identity, &revoked).map_err(|error| crate::causes::chain(&error))?;
         show(&self.telemetry, &identity);
-        (self.identity, self.revoked) = (identity, revoked);
+        (self.identity, self.revoked) = (Arc::new(identity), revoked);
         self.looks.adopted(stamp);
         for change in &changes {
             info!("identity: {change}");
@@ -150,7 +150,7 @@ impl Renewal {
     pub async fn look(&mut self) {
         self.outlook.tell(&self.telemetry, &self.gateway);
         let [gateway, same] = [(); 2].map(|()| Arc::clone(&self.gateway));
-        let in_force = self.identity.clone();
+        let in_force = Arc::clone(&self.identity);
         let load = move || files::load(&same, &in_force).map(|(identity, _)| identity);
         let changed = self.looks.tick(move || Stamp::of(&gateway.identity), load).await;
         if let Some((stamp, loaded)) = changed {
