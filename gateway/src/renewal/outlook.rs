@@ -64,6 +64,10 @@ impl Outlook {
                 continue;
             }
             let has_expired = until <= now;
+            if let Some(told) = told.as_mut().filter(|_| !has_expired) {
+                // The clock was ahead when it was told, and is set back.
+                told.had_expired = false;
+            }
             let is_due = |told: Told| {
                 told.until != until
                     || has_expired && !told.had_expired
@@ -164,6 +168,8 @@ mod tests {
         for (now, passed, lines) in [
             (end - 10 * DAY, 0, 1),
             (end + 27_000 * DAY, 1, 1),
+            (end - 10 * DAY, 1, 0),
+            (end, 1, 1),
             (end - 9 * DAY, 1, 0),
             (end - 8 * DAY, 2, 1),
             (end - 1, 2, 0),
