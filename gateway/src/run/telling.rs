@@ -84,7 +84,9 @@ impl Telling {
         self.data_path(telemetry, now);
         self.wan(telemetry, now);
         self.lan(telemetry, now);
-        self.clock(telemetry, since_1970(), uptime(), now);
+        if let Some((clock, uptime)) = clock::read(uptime, since_1970) {
+            self.clock(telemetry, clock, uptime, now);
+        }
         self.impostors(telemetry, now);
         self.failures(telemetry, now);
         self.openings(telemetry, now);

@@ -11,6 +11,21 @@ const LEAST: Duration = Duration::from_secs(2);
 /// Time between two times that it is told.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// Between two readings of a clock that no pause came between.
+const AT_ONCE: u64 = 100;
+
+/// Reads the clock, and the milliseconds since the machine's start. `None`: something came between
+/// the two, such as a machine that was stopped, so that their difference says nothing.
+pub(super) fn read(
+    mut uptime: impl FnMut() -> u64,
+    clock: impl FnOnce() -> Duration,
+) -> Option<(Duration, u64)> {
+    let before = uptime();
+    let clock = clock();
+    let after = uptime();
+    (after.saturating_sub(before) <= AT_ONCE).then_some((clock, after))
+}
+
 /// Compares the clock with the time since the machine's start. Both go equally fast, so that their
 /// difference changes only when the clock is set.
 #[derive(Debug, Default)]
@@ -102,6 +117,18 @@ mod tests {
         // Where it stands at last is told when a line is due.
         let (_, lines) = told(&[(0, 0), (1, 3600), (2, -1800), (30, 0), (61, 0), (62, 0)]);
         assert!(lines.len() == 2 && lines[1].contains("set back by"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_pause_between_the_clocks_is_no_set_clock() {
+        let reading = |pause: u64| {
+            let mut uptimes = [5_000, 5_000 + pause].into_iter();
+            read(|| uptimes.next().unwrap(), || Duration::from_secs(9))
+        };
+        assert_eq!(reading(0), Some((Duration::from_secs(9), 5_000)));
+        assert_eq!(reading(100), Some((Duration::from_secs(9), 5_100)));
+        assert_eq!(reading(101), None);
+        assert_eq!(reading(10_000), None);
     }
 
     #[test]
