@@ -278,11 +278,19 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
                 "take {name} out of the VRF: the rules that keep the kernel from forwarding RoCE unsealed go by \
                  {name}, and hold for no packet of a VRF"
             ),
-            _ => format!(
+            "bridge" | "bond" | "team" => format!(
                 "name {whole}: the rules that keep the kernel from forwarding RoCE unsealed go by lan.interface"
             ),
+            _ => format!(
+                "take {name} out of {whole}, or name the interface that has this machine's address there: the rules \
+                 that keep the kernel from forwarding RoCE unsealed go by lan.interface"
+            ),
         };
-        findings.error("lan.interface", message, format!("{whole} is a {kind}"), &help);
+        let found = match kind.as_str() {
+            "" => format!("{whole} tells no kind"),
+            kind => format!("the kind of {whole} is {kind}"),
+        };
+        findings.error("lan.interface", message, found, &help);
     }
     if let Some(mtu) = gateway.lan.mtu.map(u32::from).filter(|mtu| *mtu > lan.mtu) {
         let message = format!("`lan.mtu` is more than {name} carries");

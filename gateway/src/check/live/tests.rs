@@ -138,6 +138,26 @@ fn each_mistake_is_told() {
     }
 }
 
+/// A bridge has hosts' packets. What stands above the ports of other kinds has none.
+#[test]
+fn the_whole_is_named_only_where_it_can_be_the_lan_interface() {
+    for (whole, kind, help, found) in [
+        ("br0", "bridge", "name br0: ", "the kind of br0 is bridge"),
+        ("bond0", "bond", "name bond0: ", "the kind of bond0 is bond"),
+        ("team0", "team", "name team0: ", "the kind of team0 is team"),
+        ("vrf0", "vrf", "take g0 out of the VRF: ", "the kind of vrf0 is vrf"),
+        ("ovs-system", "openvswitch", "take g0 out of ovs-system, ", "the kind of ovs-system is openvswitch"),
+        ("x0", "", "take g0 out of x0, ", "x0 tells no kind"),
+    ] {
+        let mut machine = machine();
+        machine.interfaces[0].part_of = Some((whole.to_owned(), kind.to_owned()));
+        let findings = judge(&gateway(|text| text), 2 << 30, &machine);
+        assert_eq!(findings.len(), 1, "{kind}: {findings:?}");
+        assert!(findings[0].help.starts_with(help), "{kind}: {findings:?}");
+        assert!(format!("{:?}", findings[0].label).contains(found), "{kind}: {findings:?}");
+    }
+}
+
 #[test]
 fn programs_tcp_has_no_way_without_forwarding() {
     let machine = Machine { forwarding: (false, true), ..machine() };
