@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use rtnetlink::packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 
@@ -114,14 +114,12 @@ pub fn look(lan: &config::Lan, interface: &str) -> io::Result<Option<Fault>> {
     let index = link.header.index;
     let asked = addresses(&mut kernel)?;
     let addresses: Vec<_> = asked.iter().filter_map(|message| address_of(message, index)).collect();
-    if let Some(family) = duplicate(lan, &asked, index, &addresses) {
-        return Ok(Some(Fault::Duplicate(family)));
-    }
+    let duplicates = duplicates(&asked, index);
     let mut failed = None;
     let mut leads = |family, prefix: Option<&IpNet>| {
         let led = match prefix {
-            Some(prefix) => leads_to(&mut kernel, prefix, index),
-            None => leads_anywhere(&mut kernel, family, index),
+            Some(prefix) => leads_to(&mut kernel, prefix, index, &duplicates),
+            None => leads_anywhere(&mut kernel, family, index, &duplicates),
         };
         led.unwrap_or_else(|error| {
             failed = Some(error);
@@ -131,7 +129,12 @@ pub fn look(lan: &config::Lan, interface: &str) -> io::Result<Option<Fault>> {
     let missing = without_address(lan, &addresses, &mut leads);
     match failed {
         Some(error) => Err(error),
-        None => Ok(missing.map(Fault::NoAddress)),
+        None => Ok(missing.map(|family| {
+            match duplicates.iter().any(|duplicate| Family::of(duplicate) == family) {
+                true => Fault::Duplicate(family),
+                false => Fault::NoAddress(family),
+            }
+        })),
     }
 }
 
@@ -152,43 +155,30 @@ fn addresses(kernel: &mut Netlink) -> io::Result<Vec<RouteNetlinkMessage>> {
     kernel.request(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)
 }
 
-/// Returns the family that hosts need of which the kernel uses no address beyond the link, since
-/// another machine has it.
-fn duplicate(
-    lan: &config::Lan,
-    asked: &[RouteNetlinkMessage],
-    index: u32,
-    addresses: &[IpNet],
-) -> Option<Family> {
-    let is_needed = |family: &Family| lan.remote.iter().any(|prefix| Family::of(prefix) == *family);
-    let is_beyond_link = |address: &IpNet| match address {
-        IpNet::V4(_) => true,
-        IpNet::V6(address) => !address.addr().is_unicast_link_local(),
-    };
-    let is_there = |family: Family| {
-        addresses.iter().any(|address| Family::of(address) == family && is_beyond_link(address))
-    };
-    Family::ALL.into_iter().filter(is_needed).find(|family| {
-        !is_there(*family) && asked.iter().any(|message| is_duplicate_on(message, index, *family))
-    })
+/// Returns the addresses of an interface that another machine was found to have.
+fn duplicates(asked: &[RouteNetlinkMessage], index: u32) -> Vec<IpNet> {
+    let messages = asked.iter().filter_map(|message| message_on(message, index));
+    messages.filter(|message| is_duplicate(message)).filter_map(net_of).collect()
 }
 
-/// Returns true for an address of an interface that another machine was found to have.
-fn is_duplicate_on(message: &RouteNetlinkMessage, index: u32, family: Family) -> bool {
-    let RouteNetlinkMessage::NewAddress(message) = message else { return false };
-    let header = &message.header;
-    header.index == index
-        && header.flags.contains(AddressHeaderFlags::Dadfailed)
-        && (header.family == AddressFamily::Inet6) == (family == Family::V6)
+fn is_duplicate(message: &AddressMessage) -> bool {
+    message.header.flags.contains(AddressHeaderFlags::Dadfailed)
 }
 
 /// Returns the address of a message, if it is the interface's of this number. One that another
 /// machine has is none: the kernel does not use it.
 pub(crate) fn address_of(message: &RouteNetlinkMessage, index: u32) -> Option<IpNet> {
-    let RouteNetlinkMessage::NewAddress(message) = message else { return None };
-    if message.header.index != index || message.header.flags.contains(AddressHeaderFlags::Dadfailed) {
-        return None;
+    message_on(message, index).filter(|message| !is_duplicate(message)).and_then(net_of)
+}
+
+fn message_on(message: &RouteNetlinkMessage, index: u32) -> Option<&AddressMessage> {
+    match message {
+        RouteNetlinkMessage::NewAddress(message) if message.header.index == index => Some(message),
+        _ => None,
     }
+}
+
+fn net_of(message: &AddressMessage) -> Option<IpNet> {
     // Of an interface that leads to one other machine, `Address` is that machine's.
     let own = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
@@ -208,22 +198,38 @@ fn family_of(address: IpAddr) -> AddressFamily {
     }
 }
 
-fn leaves_by(message: &RouteMessage, index: u32) -> bool {
+fn route_of(message: &RouteNetlinkMessage) -> Option<&RouteMessage> {
+    match message {
+        RouteNetlinkMessage::NewRoute(route) => Some(route),
+        _ => None,
+    }
+}
+
+/// Returns true for a route by the interface. Those that the kernel has made for an address that
+/// another machine has, and keeps, lead nowhere.
+fn leaves_by(message: &RouteMessage, index: u32, duplicates: &[IpNet]) -> bool {
     let is_it = |attribute: &RouteAttribute| *attribute == RouteAttribute::Oif(index);
-    message.header.kind == RouteType::Unicast && message.attributes.iter().any(is_it)
+    let is_of_duplicate = |attribute: &RouteAttribute| match attribute {
+        RouteAttribute::Destination(RouteAddress::Inet6(to)) => {
+            duplicates.iter().any(|duplicate| duplicate.contains(&IpAddr::V6(*to)))
+        }
+        _ => false,
+    };
+    let is_kernels = message.header.protocol == RouteProtocol::Kernel;
+    message.header.kind == RouteType::Unicast
+        && message.attributes.iter().any(is_it)
+        && !(is_kernels && message.attributes.iter().any(is_of_duplicate))
 }
 
 /// Returns true if the way to the prefix's first host leaves by the interface.
-fn leads_to(kernel: &mut Netlink, prefix: &IpNet, index: u32) -> io::Result<bool> {
+fn leads_to(kernel: &mut Netlink, prefix: &IpNet, index: u32, duplicates: &[IpNet]) -> io::Result<bool> {
     let Some(host) = prefix.hosts().next() else { return Ok(false) };
     let mut asked = RouteMessage::default();
     asked.header.address_family = family_of(host);
     asked.header.destination_prefix_length = if host.is_ipv4() { 32 } else { 128 };
     asked.attributes.push(RouteAttribute::Destination(RouteAddress::from(host)));
     match kernel.request(RouteNetlinkMessage::GetRoute(asked), NLM_F_ACK) {
-        Ok(answer) => Ok(answer.iter().any(
-            |message| matches!(message, RouteNetlinkMessage::NewRoute(route) if leaves_by(route, index)),
-        )),
+        Ok(answer) => Ok(answer.iter().filter_map(route_of).any(|route| leaves_by(route, index, duplicates))),
         // The kernel's way to say that there is none.
         Err(error) if error.raw_os_error() == Some(Errno::NETUNREACH.raw_os_error()) => Ok(false),
         Err(error) if error.raw_os_error() == Some(Errno::HOSTUNREACH.raw_os_error()) => Ok(false),
@@ -232,7 +238,12 @@ fn leads_to(kernel: &mut Netlink, prefix: &IpNet, index: u32) -> io::Result<bool
 }
 
 /// Returns true if any route of the family leaves by the interface. Those within a link are none.
-fn leads_anywhere(kernel: &mut Netlink, family: Family, index: u32) -> io::Result<bool> {
+fn leads_anywhere(
+    kernel: &mut Netlink,
+    family: Family,
+    index: u32,
+    duplicates: &[IpNet],
+) -> io::Result<bool> {
     let mut asked = RouteMessage::default();
     asked.header.address_family = match family {
         Family::V4 => AddressFamily::Inet,
@@ -245,9 +256,8 @@ fn leads_anywhere(kernel: &mut Netlink, family: Family, index: u32) -> io::Resul
                 if prefix.is_unicast_link_local() || prefix.is_multicast())
         })
     };
-    Ok(answer.iter().any(|message| {
-        matches!(message, RouteNetlinkMessage::NewRoute(route) if leaves_by(route, index) && is_beyond(route))
-    }))
+    let mut routes = answer.iter().filter_map(route_of);
+    Ok(routes.any(|route| leaves_by(route, index, duplicates) && is_beyond(route)))
 }
 
 #[cfg(test)]
@@ -327,6 +337,14 @@ mod tests {
             "{}",
             fault.text("g0")
         );
+        // Hosts reach a gateway by another address too, or know its link-layer address.
+        site.gateway.ip("-6 route add fd05::/64 dev g0");
+        assert_eq!(look(), None, "a route to hosts");
+        site.gateway.ip("-6 route del fd05::/64 dev g0");
+        assert_eq!(look(), Some(Fault::Duplicate(Family::V6)));
+        site.gateway.ip("addr add fe80::fe/64 dev g0 nodad");
+        assert_eq!(look(), None, "an address of the link");
+        site.gateway.ip("addr del fe80::fe/64 dev g0");
         site.host.ip("addr del fd00::fe/64 dev v0");
         site.gateway.ip("addr del fd00::fe/64 dev g0");
         site.gateway.ip("addr add fd00::fe/64 dev g0");
