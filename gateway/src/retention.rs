@@ -349,19 +349,14 @@ fn sized(file: &File, path: &Path, found: u64, size: u64, takes_over: bool) -> i
         _ if found == size => Ok(size),
         // The process before has all of it mapped.
         1.. if takes_over => {
-            tracing::info!(file = %name, "retention.size and data_plane.threads take effect at the next start");
+            tracing::info!(file = %name, "retention.size, limits.total_buffer and data_plane.threads take effect at the next start");
             Ok(found)
         }
-        // Another size has another layout, so nothing in it is of use. Nobody else has it mapped.
+        // Nobody else has it mapped. Whoever reads it next tells what the other layout costs.
         _ => {
             if found > 0 {
-                tracing::warn!(
-                    file = %name,
-                    was = human::size(found),
-                    is = human::size(size),
-                    why = "retention.size, limits.total_buffer or data_plane.threads was changed",
-                    "whatever the process before retained in this file is lost: the file has another size now"
-                );
+                let (was, is) = (human::size(found), human::size(size));
+                tracing::info!(file = %name, was, is, "the file gets another size");
             }
             file.set_len(size)?;
             Ok(size)

@@ -295,20 +295,34 @@ fn what_no_process_retained_is_told_of() {
     let all = pair.counted(Site::A, "longhaul_retention_forgotten_total", |_| true);
     assert_eq!(all, 0, "a new file is in order");
     let path = memory.path().join("retained-a-b-0");
-    for (round, (reason, words)) in
-        [("foreign", "it begins with"), ("damaged", "1 requests that are not whole")].into_iter().enumerate()
+    let config = pair.testbed.folder().join("a.toml");
+    let resize = || {
+        let text = fs::read_to_string(&config).unwrap().replace("size = \"32 MiB\"", "size = \"16 MiB\"");
+        fs::write(&config, text).unwrap();
+    };
+    for (round, (reason, words)) in [
+        ("foreign", "it begins with"),
+        ("damaged", "requests that are not whole: 1"),
+        ("cut", "lan.mtu, limits.total_buffer, retention.size or data_plane.threads was changed"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         pair.testbed.kill(Site::A).unwrap();
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
-        let (garbage, at) =
-            if reason == "foreign" { (vec![0x5a; 1 << 16], 0) } else { (vec![0x5a; 512], 64) };
-        file.write_all_at(&garbage, at).unwrap();
+        match reason {
+            "foreign" => file.write_all_at(&[0x5a; 1 << 16], 0).unwrap(),
+            "damaged" => file.write_all_at(&[0x5a; 512], 64).unwrap(),
+            _ => resize(),
+        }
         pair.testbed.restart(Site::A).unwrap();
         pair.testbed.wait_for_session(&|| false).unwrap();
         assert_eq!(forgotten(&pair, reason), 1, "{reason}");
         let told = fs::read_to_string(&log).unwrap();
         assert_eq!(told.matches("is forgotten: flows that need it").count(), round + 1, "{told}");
         assert!(told.contains(words) && told.contains("expected"), "{told}");
+        let warnings = told.lines().filter(|line| line.contains("WARN") && line.contains("retained-a-b-0"));
+        assert_eq!(warnings.count(), round + 1, "each file once: {told}");
         assert_eq!(pair.status(Site::A).surroundings.survival.retention, "on");
     }
     pair.complete_transfer(40);

@@ -1,5 +1,7 @@
 //! The contents of memory at the time a process took it into use.
 
+use std::fmt;
+
 /// How long ago memory was last in use, by what stands in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Age {
@@ -12,23 +14,18 @@ pub enum Age {
 }
 
 /// The contents of memory that a process took into use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Nothing: it is new.
-    #[error("nothing")]
     Nothing,
     /// The requests that a process of this version and layout left, recent or not.
-    #[error("what an earlier process retained")]
     Kept,
     /// The same, and so many slots that hold no whole request. A process that is killed leaves
     /// none.
-    #[error("{0} requests that are not whole")]
     Damaged(u32),
     /// It does not begin as such memory does.
-    #[error("it begins with \"{}\"", .0.escape_ascii())]
     Foreign([u8; 8]),
     /// It is cut into other slots.
-    #[error("{slots} places of {size} bytes")]
     Cut {
         /// Bytes of a slot.
         size: u32,
@@ -36,8 +33,22 @@ pub enum Found {
         slots: u32,
     },
     /// It was last in use at a time that is still to come.
-    #[error("it was last in use {0} ms after the machine's start, which is still to come")]
     ToCome(u64),
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => write!(f, "nothing"),
+            Self::Kept => write!(f, "what an earlier process retained"),
+            Self::Damaged(slots) => write!(f, "requests that are not whole: {slots}"),
+            Self::Foreign(magic) => write!(f, "it begins with \"{}\"", magic.escape_ascii()),
+            Self::Cut { size, slots } => write!(f, "{slots} places of {size} bytes"),
+            Self::ToCome(time) => {
+                write!(f, "it was last in use {time} ms after the machine's start, which is still to come")
+            }
+        }
+    }
 }
 
 impl Found {

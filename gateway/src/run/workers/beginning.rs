@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use splice::retention::{Age, Retention};
+use splice::retention::{Age, Found, Retention};
 use splice::{Gateway, SessionEnd, Settings};
 use tracing::{info, warn};
 
@@ -95,6 +95,7 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
             file,
             %found,
             expected = retention.expected(),
+            why = changed(found),
             "what stands so in this file is forgotten: flows that need it end in an error"
         );
     }
@@ -103,6 +104,12 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
         info!(file, requests, "requests that the process before retained go on where targets lack them");
     }
     core.retain(retention);
+}
+
+/// Returns what an operator has changed if memory is cut otherwise than this process cuts it.
+fn changed(found: Found) -> Option<&'static str> {
+    let is_cut = matches!(found, Found::Cut { .. });
+    is_cut.then_some("lan.mtu, limits.total_buffer, retention.size or data_plane.threads was changed")
 }
 
 /// Judges what was noted at `then`, if nothing older than `most` matters. All in milliseconds of a
