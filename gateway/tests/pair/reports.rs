@@ -4,6 +4,7 @@
 //! Each names the report. In name spaces of their own, since interfaces and tables go away.
 
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::chaos::{ip, on_interfaces, run_in_name_spaces};
@@ -90,6 +91,8 @@ struct World {
     pair: Pair,
     client: Endpoint,
     server: Endpoint,
+    /// The log of both gateways.
+    log: PathBuf,
 }
 
 impl World {
@@ -114,7 +117,12 @@ fn nft(arguments: &str) -> (bool, String) {
 #[ignore = "run by the others, in a name space"]
 fn inside() {
     let mut hosts = None;
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    let commands = format!("exec {} \"$@\" 2>> {}\n", env!("CARGO_BIN_EXE_longhaul"), log.display());
+    let program = script(folder.path(), &commands);
     let mut pair = Pair::start_otherwise(2, |plan| {
+        plan.program = program;
         on_interfaces(plan);
         let [a, b] = plan.hosts.clone();
         hosts = Some([Hosts::start("host0", a), Hosts::start("host1", b)]);
@@ -122,14 +130,14 @@ fn inside() {
     let hosts = hosts.unwrap();
     pair.lans = hosts.each_ref().map(|hosts| hosts.address);
     let (client, server) = pair.transfer(Limit::Messages(10_000_000));
-    let world = World { pair, client, server };
+    let world = World { pair, client, server, log };
     world.goes_on("at first");
     all_tables_are_flushed(&world);
     rules_go_while_the_kernel_has_much_to_tell(&world);
     interfaces_are_made_again(&world);
     no_more_files_can_be_opened(&world);
     files_are_swapped_as_in_a_pod(&world);
-    let World { mut pair, client, server } = world;
+    let World { mut pair, client, server, .. } = world;
     let (client, server) = (client.stop().unwrap(), server.stop().unwrap());
     assert!(client.corrupt == 0 && server.corrupt == 0, "{client}\n{server}");
     pair.complete_transfer(40);
@@ -202,19 +210,26 @@ fn no_more_files_can_be_opened(world: &World) {
         let (pid, most) = (pid.to_string(), format!("--nofile={most}:"));
         assert!(Command::new("prlimit").args(["--pid", &pid, &most]).status().unwrap().success());
     };
-    for site in SITES {
+    let refused = || {
+        let log = std::fs::read_to_string(&world.log).unwrap();
+        log.lines().filter(|line| line.contains("admin listener cannot accept")).count()
+    };
+    for (before, site) in SITES.into_iter().enumerate() {
         let (pid, address) = (world.pair.testbed.pid(site), world.pair.testbed.admin(site));
         let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
         let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
-        let before = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let limited = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
         limit(pid, &(open + 2).to_string());
         let flood: Vec<_> = (0..100).filter_map(|_| TcpStream::connect(address).ok()).collect();
+        wait_until("nothing is refused", &|| refused() > before);
+        // As many more attempts as there would be lines without a bound.
         std::thread::sleep(Duration::from_secs(3));
-        limit(pid, before.split_whitespace().nth(3).unwrap());
+        limit(pid, limited.split_whitespace().nth(3).unwrap());
         drop(flood);
         world.goes_on("no more files");
         let lines = world.pair.counted(site, "longhaul_log_lines_lost_total", |_| true);
         assert_eq!(lines, 0, "{site:?}: so many lines that some were left out");
+        assert_eq!(refused(), before + 1, "{site:?}: it is told once");
     }
 }
 
