@@ -25,7 +25,7 @@ pub use outcome::{CheckedClass, CheckedFile, CheckedProblem, FileKind};
 pub fn check(path: &Path) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, _)) = gateway_of(&report) {
-        identity(&mut report, &gateway, Severity::Error);
+        identity(&mut report, &gateway, |_| false);
         listener::check(&mut report, &gateway, UnixTime::now());
         interface(&mut report, &gateway);
     }
@@ -35,9 +35,19 @@ pub fn check(path: &Path) -> Report {
 /// Checks the file of a gateway that is about to start. What may come later is a warning: an
 /// interface, an address, a clock that is not set yet.
 pub fn check_to_start(path: &Path) -> Report {
+    check_beside(path, |error| matches!(error, IdentityError::NotYetValid { .. }))
+}
+
+/// Checks the file of a gateway that is to go on as it is. An expired certificate is a warning too,
+/// since it ends no session.
+pub fn check_to_stay(path: &Path) -> Report {
+    check_beside(path, IdentityError::is_of_time)
+}
+
+fn check_beside(path: &Path, is_warning: fn(&IdentityError) -> bool) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
-        identity(&mut report, &gateway, Severity::Warning);
+        identity(&mut report, &gateway, is_warning);
         listener::check(&mut report, &gateway, UnixTime::now());
         // What outlives the process and ports are opened next, and told of then.
         let now = |machine| Machine { retention: None, at_risk: Vec::new(), ..machine };
@@ -57,7 +67,7 @@ pub fn check_to_start(path: &Path) -> Report {
 pub fn check_live(path: &Path, running: &dyn Fn(&Gateway) -> Running) -> Report {
     let mut report = config::check(path);
     if let Some((gateway, policy)) = gateway_of(&report) {
-        identity(&mut report, &gateway, Severity::Error);
+        identity(&mut report, &gateway, |_| false);
         listener::check(&mut report, &gateway, UnixTime::now());
         let machine = Machine::look(&gateway).map(|machine| Machine {
             running: gateway.views().iter().map(running).collect(),
@@ -153,9 +163,8 @@ fn add(report: &mut Report, severity: Severity, finding: Finding) {
     }
 }
 
-/// Checks certificate, key and authority. `too_early` is how a clock before the certificate's time
-/// counts.
-fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
+/// Checks certificate, key and authority. `is_warning`: errors that keep the gateway from nothing.
+fn identity(report: &mut Report, gateway: &Gateway, is_warning: fn(&IdentityError) -> bool) {
     let files = &gateway.identity;
     let mut missing = false;
     for (key, file) in [
@@ -186,7 +195,7 @@ fn identity(report: &mut Report, gateway: &Gateway, too_early: Severity) {
     if let Err(error) = outcome {
         let help = identity_remedy(&error);
         match error {
-            IdentityError::NotYetValid { .. } if too_early == Severity::Warning => {
+            _ if is_warning(&error) => {
                 report.warning_at("identity.certificate", error.to_string(), Label::NAMED, Some(help));
             }
             _ => report.error_at(blamed(&error), error.to_string(), Label::NAMED, Some(help)),

@@ -65,7 +65,7 @@ impl GatewayArgs {
         let report = check::check_to_start(&self.config);
         let problems = config::render(report.problems(), style(&io::stderr()));
         let Some(Content::Gateway(gateway, policy)) = report.content().filter(|_| report.is_valid()) else {
-            if self.take_over.has_nothing_to_do(&report)? {
+            if self.take_over.has_nothing_to_do(&self.config, logs)? {
                 return Ok(());
             }
             return Err(unusable(match report.content() {

@@ -5,12 +5,16 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use clap::Args;
-use config::{Content, Gateway, Report};
+use config::{Content, Gateway, Style};
 use tokio::sync::oneshot;
+use tracing::Level;
 
 use super::failure::{Failure, failed, output_failed};
+use super::style;
 use crate::admin::{Doors, SOCKET};
 use crate::causes::chain;
+use crate::check;
+use crate::logs::Logs;
 use crate::run::{self, Former};
 use crate::upgrade::{Announcement, Heir, NotTaken, Outcome, Place, executable};
 
@@ -56,7 +60,7 @@ impl TakeOverArgs {
         };
         let mut heir = Heir::connect(&path).map_err(not_taken)?;
         if self.if_replaced && heir.stand().executable == executable() {
-            self.say(&unchanged()).map_err(output_failed)?;
+            self.say(&unchanged("")).map_err(output_failed)?;
             heir.leave();
             return Ok(None);
         }
@@ -76,9 +80,14 @@ impl TakeOverArgs {
     }
 
     /// Returns true if there is nothing to do, though the file cannot be used now: its certificate
-    /// may have expired, or the clock be wrong. Then the running gateway goes on as it is.
-    pub(super) fn has_nothing_to_do(&self, report: &Report) -> Result<bool, Failure> {
-        let Some(Content::Gateway(gateway, _)) = report.content().filter(|_| self.if_replaced) else {
+    /// has expired, or the clock is wrong. Then the running gateway goes on as it is, and what is
+    /// wrong is a warning.
+    pub(super) fn has_nothing_to_do(&self, file: &Path, logs: &Logs) -> Result<bool, Failure> {
+        if !self.if_replaced {
+            return Ok(false);
+        }
+        let report = check::check_to_stay(file);
+        let Some(Content::Gateway(gateway, _)) = report.content().filter(|_| report.is_valid()) else {
             return Ok(false);
         };
         let path = Doors::path_of_running(gateway.admin.as_ref(), Path::new(SOCKET));
@@ -86,7 +95,9 @@ impl TakeOverArgs {
         let is_same = heir.stand().executable == executable();
         heir.leave();
         if is_same {
-            self.say(&unchanged()).map_err(output_failed)?;
+            let warnings = |style| config::render(report.problems(), style);
+            logs.print(Level::WARN, &warnings(style(&io::stderr())));
+            self.say(&unchanged(&warnings(Style::Plain))).map_err(output_failed)?;
         }
         Ok(is_same)
     }
@@ -108,6 +119,8 @@ impl TakeOverArgs {
     }
 }
 
-fn unchanged() -> Announcement {
-    Announcement::nothing(Outcome::Unchanged, "the running gateway is this very program: nothing to do")
+/// With what is wrong all the same.
+fn unchanged(warnings: &str) -> Announcement {
+    let text = format!("the running gateway is this very program: nothing to do\n{warnings}");
+    Announcement::nothing(Outcome::Unchanged, &text)
 }

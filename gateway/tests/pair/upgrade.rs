@@ -224,6 +224,30 @@ fn nobody_takes_over_from_a_gateway_that_is_to_end() {
     wait_until("a later one does not hear why", &|| Heir::connect(&path).is_err_and(|why| is_told(&why)));
 }
 
+/// Environment, arguments; exit code, standard output and error.
+type Upgrade<'a> = dyn Fn(&[(&str, &str)], &[&str]) -> (Option<i32>, String, String) + 'a;
+
+/// A certificate that has expired keeps a reload by systemd from nothing, and is told. Any other
+/// mistake fails it.
+fn expired_is_told_and_wrong_is_refused(file: &Path, upgrade: &Upgrade<'_>) {
+    const NOTHING: &str = "is this very program: nothing to do";
+    let later = [("LD_PRELOAD", super::clock::CLOCK), ("FAKETIME", "+80y"), ("DONT_FAKE_MONOTONIC", "1")];
+    let (code, out, err) = upgrade(&later, &["--if-replaced"]);
+    assert!(code == Some(0) && out.contains(NOTHING), "{out}{err}");
+    assert!(out.contains("expired at") && err.contains("expired at"), "{out}{err}");
+    let (code, out, err) = upgrade(&later, &[]);
+    assert!(code == Some(2) && out.is_empty() && err.contains("expired at"), "{out}{err}");
+    let text = std::fs::read_to_string(file).unwrap();
+    for later in [&[][..], &later] {
+        std::fs::write(file, text.replace("certificate = \"", "certificate = \"not-")).unwrap();
+        for arguments in [&["--if-replaced"][..], &[]] {
+            let (code, out, err) = upgrade(later, arguments);
+            assert!(code == Some(2) && out.is_empty() && err.contains("not-"), "{out}{err}");
+        }
+    }
+    std::fs::write(file, text).unwrap();
+}
+
 /// As an operator does it: the command ends, and the gateway that it started goes on.
 #[test]
 fn the_command_starts_a_gateway_that_outlives_it() {
@@ -231,26 +255,23 @@ fn the_command_starts_a_gateway_that_outlives_it() {
     pair.complete_transfer(20);
     let file = pair.testbed.folder().join("a.toml");
     let log = pair.testbed.folder().join("upgrade.log");
-    let upgrade = |arguments: &[&str]| {
+    let upgrade_at = |environment: &[(&str, &str)], arguments: &[&str]| {
         // The gateway that goes on logs there, too.
         let errors = std::fs::File::create(&log).unwrap();
         let mut command = Command::new(binary());
+        command.envs(environment.iter().copied());
         let output = command.arg("upgrade").args(arguments).arg(&file).stderr(errors).output().unwrap();
         let out = String::from_utf8_lossy(&output.stdout).into_owned();
         (output.status.code(), out, std::fs::read_to_string(&log).unwrap())
     };
+    let upgrade = |arguments: &[&str]| upgrade_at(&[], arguments);
     let (code, out, err) = upgrade(&["--if-replaced"]);
     assert!(code == Some(0) && out.contains("is this very program: nothing to do"), "{out}{err}");
     let (code, out, err) = upgrade(&["--json", "--if-replaced"]);
     let told: Announcement = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
     assert_eq!((code, told.outcome, told.taken), (Some(0), Outcome::Unchanged, None));
     let text = std::fs::read_to_string(&file).unwrap();
-    // A certificate that cannot be used now keeps a reload by systemd from nothing.
-    std::fs::write(&file, text.replace("certificate = \"", "certificate = \"not-")).unwrap();
-    let (code, out, err) = upgrade(&["--if-replaced"]);
-    assert!(code == Some(0) && out.contains("is this very program: nothing to do"), "{out}{err}");
-    let (code, _, err) = upgrade(&[]);
-    assert!(code == Some(2) && err.contains("not-"), "{err}");
+    expired_is_told_and_wrong_is_refused(&file, &upgrade_at);
     // Whatever takes a restart is named by its key, and no flow ends of the attempt.
     for (from, to, words) in [
         ("threads = 1", "threads = 2", "data_plane.threads is 2 in the files and 1 in the running gateway"),
