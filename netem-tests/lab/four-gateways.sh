@@ -26,6 +26,7 @@ for each in a b; do members+=(${each}1); [[ " $two " != *" $each "* ]] || member
 etc=/run/longhaul
 logs=${LAB_LOGS:-/mnt}
 . ${LAB_SCRIPTS:-/mnt}/listening.sh
+. ${LAB_SCRIPTS:-/mnt}/metrics.sh
 
 place() { # a1...: sets what the gateway's name says: its site's number and the other one's, its own number, its address on the LAN and on the WAN
   case $1 in a*) site=0 ;; *) site=1 ;; esac
@@ -208,7 +209,6 @@ start_routes() { # a1...
 metrics() { # a1...
   ip netns exec $1 timeout 5 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9464 && printf "GET /metrics HTTP/1.0\r\n\r\n" >&3 && cat <&3' 2> /dev/null
 }
-metric() { metrics $1 | awk -v name="$2" '$1 == name || index($1, name "{") == 1 {sum += $2} END {printf "%.0f\n", sum}'; }
 
 # By its log: a page of metrics takes an emulated processor long. No gateway of a site speaks while hosts wait for one.
 speaker() { # a|b

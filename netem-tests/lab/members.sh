@@ -69,17 +69,6 @@ one_deed() { # deed
   begin_anew
 }
 
-empty() { # a1...
-  local name left
-  for _ in {1..250}; do
-    left=0
-    for name in longhaul_flows longhaul_buffers longhaul_timers; do left=$((left + $(metric $1 $name))); done
-    (( left == 0 )) && return 0
-    sleep 0.2
-  done
-  fail "gateway $1 still holds flows $(metric $1 longhaul_flows), buffers $(metric $1 longhaul_buffers), timers $(metric $1 longhaul_timers)"
-}
-
 at_the_end() {
   local name
   rm $state/go
@@ -92,7 +81,7 @@ at_the_end() {
   done
   for name in "${members[@]}"; do
     echo "gateway $name: $(metric $name longhaul_host_pairs_moved_total) pairs moved with $(metric $name longhaul_flows_moved_total) flows, $(metric $name longhaul_lan_handed_over_packets_total) frames handed over"
-    empty $name
+    empty $name || failures=$((failures + 1))
   done
   cp $state/*.log /mnt/
   for name in "${members[@]}"; do

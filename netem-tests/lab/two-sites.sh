@@ -168,7 +168,6 @@ patient_metrics() {
   local text
   for _ in {1..12}; do text=$(metrics $1) && [[ -n $text ]] && { echo "$text"; return; }; done
 }
-metric() { metrics $1 | awk -v name="$2" '$1 == name || index($1, name "{") == 1 {sum += $2} END {printf "%.0f\n", sum}'; }
 
 await_session() {
   for _ in {1..150}; do
@@ -204,19 +203,8 @@ stop_gateways() {
   return $status
 }
 
-empty() { # a|b: flows, buffers and timers that should be gone are gone, within 50 s: who met silence is answered nothing for 30 s
-  local name left
-  for _ in {1..250}; do
-    left=0
-    for name in longhaul_flows longhaul_buffers longhaul_timers; do left=$((left + $(metric $1 $name))); done
-    (( left == 0 )) && return 0
-    sleep 0.2
-  done
-  echo "FAILED: gateway $1 still holds flows $(metric $1 longhaul_flows), buffers $(metric $1 longhaul_buffers), timers $(metric $1 longhaul_timers)"
-  return 1
-}
-
 . /mnt/listening.sh
+. /mnt/metrics.sh
 
 # The programs poll for completions without pause. They get what processor time is left, or they would take it from their own NICs, which are threads.
 pair() { watched "$1" both_ends "$@"; }
