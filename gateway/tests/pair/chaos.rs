@@ -101,15 +101,7 @@ fn processes_follow_one_another_on_interfaces() {
 #[test]
 #[ignore = "run by the others, in a name space"]
 fn upgrades_inside() {
-    let mut hosts = None;
-    let mut pair = Pair::start_otherwise(2, |plan| {
-        on_interfaces(plan);
-        plan.threads = 2;
-        let [a, b] = plan.hosts.clone();
-        hosts = Some([Hosts::start("host0", a), Hosts::start("host1", b)]);
-    });
-    let hosts = hosts.unwrap();
-    pair.lans = hosts.each_ref().map(|hosts| hosts.address);
+    let (mut pair, _hosts) = start_on_interfaces(2, |plan| plan.threads = 2);
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     let program = PathBuf::from(env!("CARGO_BIN_EXE_longhaul"));
     let done = || client.progress().messages.load(Ordering::Relaxed);
@@ -163,8 +155,22 @@ fn moves_to_another_interface(pair: &mut Pair, program: &Path) {
     assert_eq!(rules.lines().count(), 2, "{rules}");
 }
 
+/// Starts a pair whose gateways are the next hops of hosts in name spaces, and these.
+pub(super) fn start_on_interfaces(transfers: u8, change: impl FnOnce(&mut Plan)) -> (Pair, [Hosts; 2]) {
+    let mut hosts = None;
+    let mut pair = Pair::start_otherwise(transfers, |plan| {
+        on_interfaces(plan);
+        change(plan);
+        let [a, b] = plan.hosts.clone();
+        hosts = Some([Hosts::start("host0", a), Hosts::start("host1", b)]);
+    });
+    let hosts = hosts.unwrap();
+    pair.lans = hosts.each_ref().map(|hosts| hosts.address);
+    (pair, hosts)
+}
+
 /// Has both gateways be the next hops of hosts in name spaces.
-pub(super) fn on_interfaces(plan: &mut Plan) {
+fn on_interfaces(plan: &mut Plan) {
     plan.rate = "40 Mbit/s".to_owned();
     "scheme = \"sr\"".clone_into(&mut plan.policy);
     plan.limits = "idle_flow = \"5 min\"\ntarget_dead = \"30 s\"".to_owned();
@@ -468,15 +474,7 @@ fn inside() {
     let fifo = Fifo::new(folder.path());
     let disk = PathBuf::from(std::env::var_os(DISK).unwrap());
     let program = program(folder.path(), &fifo.path, &disk);
-    let mut hosts = None;
-    let mut pair = Pair::start_otherwise(3, |plan| {
-        plan.program = program;
-        on_interfaces(plan);
-        let [a, b] = plan.hosts.clone();
-        hosts = Some([Hosts::start("host0", a), Hosts::start("host1", b)]);
-    });
-    let hosts = hosts.unwrap();
-    pair.lans = hosts.each_ref().map(|hosts| hosts.address);
+    let (mut pair, hosts) = start_on_interfaces(3, |plan| plan.program = program);
     let mut told = Told::start(SITES.map(|site| pair.testbed.admin(site)));
     pair.complete_transfer(40);
     let transfers: Vec<_> =

@@ -7,10 +7,9 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use super::chaos::{ip, on_interfaces, run_in_name_spaces};
+use super::chaos::{ip, run_in_name_spaces, start_on_interfaces};
 use super::logs::script;
 use super::*;
-use crate::chaos::hosts::Hosts;
 
 const SITES: [Site; 2] = [Site::A, Site::B];
 
@@ -116,19 +115,11 @@ fn nft(arguments: &str) -> (bool, String) {
 #[test]
 #[ignore = "run by the others, in a name space"]
 fn inside() {
-    let mut hosts = None;
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     let commands = format!("exec {} \"$@\" 2>> {}\n", env!("CARGO_BIN_EXE_longhaul"), log.display());
     let program = script(folder.path(), &commands);
-    let mut pair = Pair::start_otherwise(2, |plan| {
-        plan.program = program;
-        on_interfaces(plan);
-        let [a, b] = plan.hosts.clone();
-        hosts = Some([Hosts::start("host0", a), Hosts::start("host1", b)]);
-    });
-    let hosts = hosts.unwrap();
-    pair.lans = hosts.each_ref().map(|hosts| hosts.address);
+    let (mut pair, _hosts) = start_on_interfaces(2, |plan| plan.program = program);
     let (client, server) = pair.transfer(Limit::Messages(10_000_000));
     let world = World { pair, client, server, log };
     world.goes_on("at first");
