@@ -47,8 +47,9 @@ impl UpgradeArgs {
         if let Some(out) = gateway.stdout.take() {
             BufReader::new(out).read_line(&mut said).map_err(failed)?;
         }
-        let Some(told) = Announcement::read(&said).filter(|told| told.outcome != Outcome::Failed) else {
-            return self.failed(Announcement::read(&said), &gateway.wait().map_err(failed)?);
+        let told = match Announcement::read(&said) {
+            Some(told) if told.outcome != Outcome::Failed => told,
+            told => return self.failed(told, &gateway.wait().map_err(failed)?),
         };
         let text = if self.json { to_json(&told)? } else { printable_block(&(told.text + "\n")) };
         io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)

@@ -84,9 +84,7 @@ impl Telling {
         self.data_path(telemetry, now);
         self.wan(telemetry, now);
         self.lan(telemetry, now);
-        if let Some((clock, uptime)) = clock::read(uptime, since_1970) {
-            self.clock(telemetry, clock, uptime, now);
-        }
+        self.clock(telemetry, now);
         self.impostors(telemetry, now);
         self.failures(telemetry, now);
         self.openings(telemetry, now);
@@ -218,10 +216,11 @@ impl Telling {
     }
 
     /// Counts each time that the clock was set, and tells of it once a minute at most.
-    fn clock(&mut self, telemetry: &Telemetry, clock: Duration, uptime: u64, now: Instant) {
+    fn clock(&mut self, telemetry: &Telemetry, now: Instant) {
         if !self.tells_lan {
             return;
         }
+        let Some((clock, uptime)) = clock::read(uptime, since_1970) else { return };
         let Seen { is_set, text } = self.clock.observe(clock, uptime, now);
         if is_set {
             telemetry.clock_set();
