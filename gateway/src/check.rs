@@ -50,8 +50,8 @@ fn check_beside(path: &Path, is_warning: fn(&IdentityError) -> bool) -> Report {
         identity(&mut report, &gateway, is_warning);
         listener::check(&mut report, &gateway, UnixTime::now());
         // What outlives the process and ports are opened next, and told of then.
-        let now = |machine| Machine { retention: None, at_risk: Vec::new(), ..machine };
-        let machine = Machine::look(&gateway).map(now);
+        let without_later = |machine| Machine { retention: None, at_risk: Vec::new(), ..machine };
+        let machine = Machine::look(&gateway).map(without_later);
         for finding in findings(&gateway, &policy, machine).unwrap_or_default() {
             // Nothing guards before the start.
             if finding.key != "lan.remote" || finding.is_error {

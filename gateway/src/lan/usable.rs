@@ -314,6 +314,7 @@ mod tests {
         ns.ip("route add 10.0.0.0/24 dev v0");
         assert_eq!((look(&any), look(&named)), (None, None));
     }
+
     #[test]
     fn an_address_that_another_machine_has_is_none() {
         let site = Site::new(1500);

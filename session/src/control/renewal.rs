@@ -81,8 +81,8 @@ impl Renewal {
     /// that dials makes a session under another certificate at once, which the flows go on in if
     /// both sides let them.
     ///
-    /// What is in force stays so whatever the clock says. Without that, nothing could be revoked
-    /// while the clock is wrong.
+    /// An identity in force stays so whatever the clock says. Without that, nothing could be
+    /// revoked while the clock is wrong.
     ///
     /// # Errors
     /// See [`StartError`]. Then everything stays as it was.

@@ -115,10 +115,13 @@ impl World {
         let repr = Repr { bth, ext, payload: &vec![5; len] };
         let mut transport = vec![0; repr.buffer_len()];
         repr.emit(&mut transport).unwrap();
-        if src_port == SPRAY {
-            self.sprayed = (self.sprayed + 1) % 0x4000;
-        }
-        let src_port = if src_port == SPRAY { 0xc000 | self.sprayed } else { src_port };
+        let src_port = match src_port {
+            SPRAY => {
+                self.sprayed = (self.sprayed + 1) % 0x4000;
+                0xc000 | self.sprayed
+            }
+            port => port,
+        };
         let addressing = Addressing { src_port, ..self.sites.addressing[site] };
         let datagram = Datagram { addressing, transport: &transport };
         self.sites.gateways[site].handle_lan(&datagram, self.sites.now);
