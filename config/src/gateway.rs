@@ -132,9 +132,9 @@ pub struct Wan {
     pub ciphers: Vec<Cipher>,
     /// Probes per second on an idle link, 0 to 100; 0: none.
     pub probes: u32,
-    /// UDP source ports that the bulk data of a data-plane thread leaves by, 1 to
-    /// [`Wan::MOST_LANES`] for all threads together: that of `listen`'s next port, and those that
-    /// follow it, which exist.
+    /// UDP source ports that the bulk data of a [pair of threads](Gateway::thread_pairs) leaves
+    /// by, 1 to [`Wan::MOST_LANES`] for all pairs together: that of `listen`'s next port, and
+    /// those that follow it, which exist.
     pub lanes: u8,
 }
 
@@ -180,23 +180,23 @@ impl Cipher {
 }
 
 impl Wan {
-    /// Where bulk data is received, and what it leaves by on the first thread's lane 0.
+    /// Where bulk data is received, and what it leaves by on lane 0 of the first pair of threads.
     pub fn bulk_listen(&self) -> SocketAddr {
         next_port(self.listen)
     }
 
-    /// Returns the source addresses of a data-plane thread's bulk data, one for each lane; the
-    /// first thread is 0.
-    pub fn lanes_of(&self, thread: u8) -> impl Iterator<Item = SocketAddr> + use<> {
+    /// Returns the source addresses of the bulk data of a pair of threads, one for each lane; the
+    /// first pair is 0.
+    pub fn lanes_of(&self, pair: u8) -> impl Iterator<Item = SocketAddr> + use<> {
         let (address, lanes) = (self.bulk_listen(), u16::from(self.lanes));
-        let first = address.port().saturating_add(u16::from(thread) * lanes);
+        let first = address.port().saturating_add(u16::from(pair) * lanes);
         (0..lanes).map(move |lane| with_port(address, first.saturating_add(lane)))
     }
 
     /// Returns true if another socket on this port would be in the way of the link's, with so many
-    /// data-plane threads.
-    pub(crate) fn takes_port(&self, port: u16, threads: u8) -> bool {
-        let most = u16::from(self.lanes) * u16::from(threads);
+    /// pairs of threads.
+    pub(crate) fn takes_port(&self, port: u16, pairs: u8) -> bool {
+        let most = u16::from(self.lanes) * u16::from(pairs);
         port.checked_sub(self.listen.port()).is_some_and(|above| above <= most)
     }
 }
@@ -226,6 +226,28 @@ pub struct Peer {
     pub policy: Option<PathBuf>,
     /// How it stands to this gateway.
     pub relation: Relation,
+    /// How many data-plane threads it has. `None`: as many as this gateway.
+    pub threads: Option<u8>,
+}
+
+impl Peer {
+    /// Returns how many data-plane threads it has, if there are so many here.
+    #[must_use]
+    pub fn threads(&self, here: u8) -> u8 {
+        self.threads.unwrap_or(here)
+    }
+
+    /// Returns how many pairs of a thread here and one there exchange data, if there are so many
+    /// here: the least common multiple of both numbers.
+    #[must_use]
+    pub fn thread_pairs(&self, here: u8) -> u8 {
+        let (here, there) = (u16::from(here.max(1)), u16::from(self.threads(here).max(1)));
+        let (mut larger, mut smaller) = (here, there);
+        while smaller != 0 {
+            (larger, smaller) = (smaller, larger % smaller);
+        }
+        u8::try_from(here / larger * there).unwrap_or(u8::MAX)
+    }
 }
 
 /// How another gateway stands to this one.
@@ -379,8 +401,8 @@ pub struct Retention {
 /// `[data_plane]`: the data-plane threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataPlane {
-    /// How many there are, 1 to [`Wan::MOST_THREADS`]; the peer has as many. All queue pairs of two
-    /// hosts share one.
+    /// How many there are, 1 to [`Wan::MOST_THREADS`]; a peer with another number is told of by
+    /// [`Peer::threads`]. All queue pairs of two hosts share one.
     pub threads: u8,
     /// How long one goes on looking for packets before it sleeps.
     pub busy_poll: Duration,
@@ -412,6 +434,19 @@ impl Gateway {
     /// Returns true if this site has several gateways, or the peers' sites have.
     pub fn is_member(&self) -> bool {
         !self.site.gateways.is_empty() || self.peers().any(|peer| peer.relation != Relation::Alone)
+    }
+
+    /// Returns how many pairs of a thread here and one of the first peer's exchange data. In a
+    /// [view](Gateway::views) that is its peer.
+    #[must_use]
+    pub fn thread_pairs(&self) -> u8 {
+        self.peer.thread_pairs(self.data_plane.threads)
+    }
+
+    /// Returns the same of the peer with which there are most. Ports are shared by peers.
+    #[must_use]
+    pub fn most_thread_pairs(&self) -> u8 {
+        self.peers().map(|peer| peer.thread_pairs(self.data_plane.threads)).max().unwrap_or(1)
     }
 
     /// Returns every peer, in the file's order, and then the other gateways of this site.

@@ -184,9 +184,15 @@ fn rates(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
 }
 
 fn agreements(other: &Gateway, file: &Gateway, add: &mut Add<'_>) {
-    if file.data_plane.threads != other.data_plane.threads {
-        let label = format!("{} here, {} there", file.data_plane.threads, other.data_plane.threads);
-        let help = "both gateways need as many threads; otherwise there is no session";
+    let (here, there) = (file.data_plane.threads, other.data_plane.threads);
+    let expected = file.peer.threads(here);
+    if expected != there && file.peer.threads.is_some() {
+        let label = format!("{expected} here, data_plane.threads = {there} there");
+        let help = "with a peer of another number of threads there is no session";
+        add(true, "peer.threads", "`peer.threads` is not `data_plane.threads`", label.into(), help);
+    } else if expected != there || other.peer.threads(there) != here {
+        let label = format!("{here} here, {there} there");
+        let help = "where they differ, each file needs the other's number as peer.threads; otherwise there is no session";
         add(true, "data_plane.threads", "`data_plane.threads` differs from that", label.into(), help);
     }
     if !file.wan.ciphers.iter().any(|cipher| other.wan.ciphers.contains(cipher)) {

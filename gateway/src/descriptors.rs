@@ -57,9 +57,11 @@ fn needed(gateway: &Gateway) -> u64 {
         LanMode::Socket { .. } => 0,
     };
     let threads = u64::from(gateway.data_plane.threads);
-    // All lanes of all threads towards each peer: each is a socket, and one more receives.
+    // All lanes of all pairs of threads with each peer: each is a socket, and one more receives.
     let peers = gateway.peers().count() as u64;
-    let sockets = threads * (THREAD + peers * (u64::from(gateway.wan.lanes) + 1));
+    let pairs: u64 =
+        gateway.peers().map(|peer| u64::from(peer.thread_pairs(gateway.data_plane.threads))).sum();
+    let sockets = threads * THREAD + pairs * (u64::from(gateway.wan.lanes) + 1);
     let doors = u64::from(gateway.admin.as_ref().is_some_and(|admin| admin.listen.is_some()))
         + u64::from(Doors::path(gateway.admin.as_ref()).is_some());
     // Copies of them are lent to a process that takes over, and of the listeners.

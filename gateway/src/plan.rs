@@ -294,7 +294,7 @@ fn buffer_warning(link: &Link, classes: usize, given: Option<(ByteSize, u8)>) ->
     let (under_way, needed) = buffer_needed(rate, link.rtt, classes, threads);
     let divided = match threads {
         0 | 1 => String::new(),
-        _ => format!(", which {threads} data-plane threads divide among them"),
+        _ => format!(", which {threads} data-plane threads, or pairs of them, divide among them"),
     };
     (needed > buffer.bytes()).then(|| {
         format!(

@@ -160,11 +160,12 @@ pub trait Observer: Send {
 /// Everything the thread owns. Made in it ([`Worker::run`] never returns until told to), since the
 /// cores' buffers do not change threads.
 ///
-/// Each peer has a [`PeerSide`] of its own: flows, session, sockets and orders. What a local host
-/// sends goes to the peer that its destination is behind.
+/// Each peer has a [`PeerSide`] of its own: flows, session, sockets and orders. One with another
+/// number of threads has several: one for each with which this one exchanges data. What a local
+/// host sends goes to the peer that its destination is behind.
 pub struct Worker<O> {
     lan: Lan,
-    /// In the gateway file's order.
+    /// In the gateway file's order, and a peer's in that of the pairs of threads.
     peers: Vec<PeerSide<O>>,
     routes: Routes,
     /// `None`: each site has one gateway.
@@ -195,15 +196,17 @@ struct Vigil {
 struct Ready {
     orders: bool,
     lan: bool,
-    /// A bit for each peer, the first peer's the lowest.
-    wan: u32,
+    /// A bit for each side, the first one's the lowest.
+    wan: u128,
 }
 
 impl Ready {
-    const ALL: Self = Self { orders: true, lan: true, wan: u32::MAX };
+    const ALL: Self = Self { orders: true, lan: true, wan: u128::MAX };
 }
 
-const _: () = assert!(config::Gateway::MOST_PEERS <= 32, "each peer has a bit");
+/// Sides that a worker has at most: one for each thread of each peer.
+const MOST_SIDES: usize = config::Gateway::MOST_PEERS * Wan::MOST_THREADS as usize;
+const _: () = assert!(MOST_SIDES <= u128::BITS as usize, "each side has a bit");
 
 /// A number of each lane.
 #[derive(Clone, Copy, Debug)]
@@ -219,8 +222,9 @@ impl Default for PerLane {
 /// and to keep acknowledgements prompt.
 const BUDGET: usize = 128;
 /// Descriptors that a thread sleeps at: orders, the LAN, which may be full or look for ways, a bulk
-/// socket for each peer, and lanes that are full.
-const MOST_POLLED: usize = 4 + config::Gateway::MOST_PEERS + config::Wan::MOST_LANES as usize;
+/// socket for each side, and lanes that are full.
+const MOST_POLLED: usize = 4 + MOST_SIDES;
+const _: () = assert!(MOST_SIDES > config::Gateway::MOST_PEERS + Wan::MOST_LANES as usize);
 /// Timers are no finer while no bulk socket takes anything.
 const BLOCKED: Duration = Duration::from_millis(1);
 const OBSERVE_EVERY: Duration = Duration::from_millis(100);
@@ -239,7 +243,7 @@ impl<O: Observer> Worker<O> {
         let lan_mtu = lan.mtu().unwrap_or(0);
         Self {
             lan,
-            routes: Routes::new(peers.iter().map(PeerSide::remote)),
+            routes: Routes::new(peers.iter().map(|side| (side.number(), side.remote(), side.part()))),
             peers,
             members: None,
             next_told: now,
@@ -348,7 +352,7 @@ impl<O: Observer> Worker<O> {
     fn receive_lan(&mut self, now: Instant) -> usize {
         let Self { lan, peers, routes, members, .. } = self;
         let received = lan.receive(BUDGET, &mut |packet| match Received::parse(packet) {
-            Ok(received) => match routes.of(received.datagram.addressing.dst) {
+            Ok(received) => match routes.of(&received.datagram.addressing) {
                 Route::One(nth) => {
                     if let Some(members) = members {
                         members.arrived(peers, (nth, None), (&received, packet), now);
@@ -356,7 +360,13 @@ impl<O: Observer> Worker<O> {
                         peer.handle_lan(&received, packet.len(), now);
                     }
                 }
-                Route::All => peers.iter_mut().for_each(|peer| peer.handle_lan(&received, packet.len(), now)),
+                Route::All => {
+                    for nth in routes.sides(&received.datagram.addressing) {
+                        if let Some(peer) = peers.get_mut(nth) {
+                            peer.handle_lan(&received, packet.len(), now);
+                        }
+                    }
+                }
             },
             Err(reject) => {
                 if let Some(peer) = peers.first_mut() {
@@ -449,7 +459,7 @@ impl<O: Observer> Worker<O> {
         let wan = came
             .take(self.peers.len())
             .enumerate()
-            .fold(0, |bits, (nth, came)| bits | u32::from(came) << nth);
+            .fold(0, |bits, (nth, came)| bits | u128::from(came) << nth);
         self.rest.woken(self.arrivals(), Instant::now());
         Ok(Ready { orders, lan, wan })
     }

@@ -167,7 +167,7 @@ pub(crate) fn wants_retention(policy: &Policy) -> bool {
     policy.written().any(|class| class.survive == Survive::Process)
 }
 
-/// The memory of each thread towards each peer, in the order of the gateway file.
+/// The memory of each pair of threads, by peers in the order of the gateway file.
 #[derive(Debug, Default)]
 pub struct RetainedFiles(Vec<Vec<Result<Retained, NoRetention>>>);
 
@@ -176,10 +176,9 @@ impl RetainedFiles {
     /// logged: flows then survive lost sessions only.
     #[must_use]
     pub fn open(gateway: &config::Gateway, before: &Predecessor) -> Self {
-        let of_threads = |view: &config::Gateway| {
-            (0..view.data_plane.threads).map(|thread| open(view, thread, before)).collect()
-        };
-        Self(gateway.views().iter().map(of_threads).collect())
+        let of_pairs =
+            |view: &config::Gateway| (0..view.thread_pairs()).map(|pair| open(view, pair, before)).collect();
+        Self(gateway.views().iter().map(of_pairs).collect())
     }
 
     /// Returns the files that this process has.
@@ -188,10 +187,10 @@ impl RetainedFiles {
         self.0.iter().flatten().flatten().filter_map(metadata).map(|found| FileId::of(&found)).collect()
     }
 
-    /// Hands out a thread's memory towards a peer, once.
-    pub(crate) fn take(&mut self, peer: usize, thread: u8) -> Result<Retained, NoRetention> {
+    /// Hands out the memory of a pair of threads, once.
+    pub(crate) fn take(&mut self, peer: usize, pair: u8) -> Result<Retained, NoRetention> {
         let of_peer = self.0.get_mut(peer);
-        let file = of_peer.and_then(|threads| threads.get_mut(usize::from(thread)));
+        let file = of_peer.and_then(|pairs| pairs.get_mut(usize::from(pair)));
         file.map_or(Err(NoRetention::Nowhere), |file| std::mem::replace(file, Err(NoRetention::Nowhere)))
     }
 
@@ -247,16 +246,16 @@ const LOCK_AFTER: Duration = Duration::from_millis(100);
 /// The consequence of a file that is not there, in the log.
 const CONSEQUENCE: &str = "long messages end if this process is killed";
 
-fn open(gateway: &config::Gateway, thread: u8, before: &Predecessor) -> Result<Retained, NoRetention> {
+fn open(gateway: &config::Gateway, pair: u8, before: &Predecessor) -> Result<Retained, NoRetention> {
     let peer = &gateway.peer.name;
-    let (name, size) = file_of(gateway, thread);
+    let (name, size) = file_of(gateway, pair);
     let opened = match directory_of(gateway) {
         Some(directory) => aside::open(&directory, &name, size, before),
         None => Err(NoRetention::Nowhere),
     };
     opened.inspect_err(|error| match error {
         // Whoever wants none names none. Once for all threads is enough.
-        NoRetention::Nowhere if thread > 0 => {}
+        NoRetention::Nowhere if pair > 0 => {}
         NoRetention::Nowhere => {
             tracing::info!(peer, key = error.key(), %error, remedy = error.remedy(), "{CONSEQUENCE}");
         }
@@ -264,10 +263,10 @@ fn open(gateway: &config::Gateway, thread: u8, before: &Predecessor) -> Result<R
     })
 }
 
-/// Returns the name and the bytes of a thread's file.
-fn file_of(gateway: &config::Gateway, thread: u8) -> (String, u64) {
-    let size = gateway.retention_size().bytes() / u64::from(gateway.data_plane.threads.max(1));
-    (format!("retained-{}-{}-{thread}", gateway.site.name, gateway.peer.name), size)
+/// Returns the name and the bytes of the file of a pair of threads.
+fn file_of(gateway: &config::Gateway, pair: u8) -> (String, u64) {
+    let size = gateway.retention_size().bytes() / u64::from(gateway.thread_pairs().max(1));
+    (format!("retained-{}-{}-{pair}", gateway.site.name, gateway.peer.name), size)
 }
 
 fn directory_of(gateway: &config::Gateway) -> Option<PathBuf> {

@@ -31,7 +31,7 @@ use devices::Devices;
 use guarding::Guarding;
 use handover::{Legacy, Preparing};
 use interface::Interface;
-use opening::{OpenDoors, bind_controls, lan_mtu, local_side, open_bulk};
+use opening::{OpenDoors, bind_controls, lan_mtu, local_side, open_bulk, thread_counts};
 use patience::Teller;
 pub use patience::remedy;
 use publisher::Publisher;
@@ -337,9 +337,7 @@ async fn set_up(
     let doors = OpenDoors::open(&gateway, doors, heir.as_mut()).await?;
     legacy.keep_all(&controls, sockets, lock.as_ref(), &doors)?;
     let resources = resources(&gateway, &peers, lans, retained, heir.as_mut())?;
-    let sightings: Vec<Vec<_>> = (0..peers.len())
-        .map(|nth| resources.iter().filter_map(|thread| thread.peers.get(nth)).map(sightings_of).collect())
-        .collect();
+    let sightings = (0..peers.len()).map(|nth| sightings(&resources, nth)).collect();
     let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
     // Whatever may fail comes before the process before ends.
     let choosers = choosers(&workers, sightings, &telemetries)?;
@@ -410,8 +408,11 @@ fn limits_of(peers: &[Towards]) -> takeover::Limits {
     }
 }
 
-fn sightings_of(peer: &PeerResources) -> watch::Receiver<PathSnapshot> {
-    peer.publisher.sightings()
+/// Returns what is seen of the paths to a peer.
+fn sightings(threads: &[WorkerResources], peer: usize) -> Vec<watch::Receiver<PathSnapshot>> {
+    let sides = threads.iter().flat_map(|thread| &thread.peers);
+    let of_peer = sides.filter(|side| usize::from(side.to.number) == peer);
+    of_peer.map(|side| side.publisher.sightings()).collect()
 }
 
 fn tell_start(gateway: &config::Gateway, telemetries: &[Arc<Telemetry>], notifier: &Arc<Notifier>) {
@@ -472,7 +473,7 @@ struct Towards {
     gateway: config::Gateway,
     policy: Policy,
     telemetry: Arc<Telemetry>,
-    /// By thread.
+    /// By pair of threads.
     flows: Vec<watch::Sender<Arc<[Pairing]>>>,
     recorder: Arc<Recorder>,
     /// Flows may outlive a process: see [`control::Config::outlives`].
@@ -484,11 +485,19 @@ impl Towards {
         let telemetry = Telemetry::new(Instant::now())
             .with_limits(limits(&gateway), gateway.peer.dead_after.get())
             .with_events(events);
-        let parts = Part::all(gateway.data_plane.threads);
+        let parts = Part::all(gateway.thread_pairs());
         let flows = parts.map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
         let outlives = Arc::new(AtomicBool::new(!completes_locally(&policy)));
         Self { gateway, policy, telemetry: Arc::new(telemetry), flows, recorder: Arc::default(), outlives }
     }
+}
+
+fn membership(gateway: &config::Gateway) -> Option<Membership> {
+    gateway.is_member().then(|| Membership {
+        name: gateway.site.name.clone(),
+        incarnation: RandomState::new().hash_one(0),
+        pairs: gateway.limits.flows as usize,
+    })
 }
 
 /// Makes the resources that each data-plane thread owns.
@@ -499,38 +508,37 @@ fn resources(
     mut retained: RetainedFiles,
     heir: Option<&mut Heir>,
 ) -> Result<Vec<WorkerResources>, RunError> {
-    let threads = gateway.data_plane.threads;
-    let membership = gateway.is_member().then(|| Membership {
-        name: gateway.site.name.clone(),
-        incarnation: RandomState::new().hash_one(0),
-        pairs: gateway.limits.flows as usize,
-    });
+    let membership = membership(gateway);
     let lan_mtu = lans.first().map_or(Ok(MAX_PACKET), |lan| lan_mtu(lan, &gateway.lan))?;
-    let mut threads: Vec<_> = Part::all(threads)
+    let mut threads: Vec<_> = Part::all(gateway.data_plane.threads)
         .zip(lans)
         .map(|(part, lan)| WorkerResources { part, lan, peers: Vec::new(), membership: membership.clone() })
         .collect();
-    for (nth, (peer, bulks)) in peers.iter().zip(open_bulk(gateway, peers, heir)?).enumerate() {
+    for ((number, peer), bulks) in (0..).zip(peers).zip(open_bulk(gateway, peers, heir)?) {
         // The very same for all threads and the chooser: that is how orders tell for which policy
         // they are.
         let shared = Arc::new(peer.policy.clone());
         let settings = settings(&peer.gateway, &shared, lan_mtu);
         let cells = Arc::new(Cells::new(&peer.policy));
         let nothing = PathSnapshot::nothing(Arc::clone(&shared), cells);
-        let shares = Share::all(settings.rate, gateway.data_plane.threads, Instant::now());
+        let pairs = peer.gateway.thread_pairs();
+        let shares = Share::all(settings.rate, pairs, Instant::now());
         let to = PeerAddress {
             name: peer.gateway.peer.name.clone(),
+            number,
             bulk: peer.gateway.peer.bulk_address(),
             remote: peer.gateway.lan.remote.clone(),
             relation: peer.gateway.peer.relation.clone(),
             max_packet: settings.max_packet,
         };
-        let each = threads.iter_mut().zip(&peer.flows).zip(bulks).zip(shares);
-        for (((thread, flows), bulk), share) in each {
-            let first_lane = usize::from(thread.part.thread) * usize::from(gateway.wan.lanes);
+        let each = Part::all(pairs).zip(&peer.flows).zip(bulks).zip(shares);
+        for (((part, flows), bulk), share) in each {
+            let count = threads.len().max(1);
+            let Some(thread) = threads.get_mut(usize::from(part.thread) % count) else { continue };
+            let first_lane = usize::from(part.thread) * usize::from(gateway.wan.lanes);
             let publisher = Publisher::new(
-                thread.part,
-                nth == 0,
+                part,
+                thread.peers.is_empty(),
                 first_lane,
                 &peer.telemetry,
                 &peer.recorder,
@@ -538,7 +546,7 @@ fn resources(
                 nothing.clone(),
             );
             let (to, settings) = (to.clone(), settings.clone());
-            let (retained, why) = match retained.take(nth, thread.part.thread) {
+            let (retained, why) = match retained.take(number.into(), part.thread) {
                 Ok(retained) => (Some(retained), None),
                 Err(why) => (None, Some(why)),
             };
@@ -546,7 +554,7 @@ fn resources(
                 peer.telemetry.set_no_retention(format!("{why}; {}", why.remedy()));
             }
             let publisher = publisher.without_retention(why);
-            thread.peers.push(PeerResources { to, settings, bulk, share, retained, publisher });
+            thread.peers.push(PeerResources { to, part, settings, bulk, share, retained, publisher });
         }
     }
     Ok(threads)
@@ -580,7 +588,7 @@ fn control_config(peer: &Towards, (identity, key_log): (&Identity, &Option<KeyLo
         // What this gateway sends is another matter.
         max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
         lanes: gateway.wan.lanes,
-        threads: gateway.data_plane.threads,
+        threads: thread_counts(gateway),
         ciphers: ciphers(&gateway.wan.ciphers),
         remote: gateway.lan.remote.clone(),
         pairings: flows.iter().map(watch::Sender::subscribe).collect(),

@@ -13,7 +13,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use session::seal;
+use session::{MOST_THREADS, ThreadCounts, ThreadPair, seal};
 use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 pub use peers::{bind_for_peers, bind_lane};
@@ -29,10 +29,10 @@ const FOLD: u32 = 13;
 /// Shift to the upper half of the last product, which depends on all bits.
 const UPPER: u32 = 16;
 
-/// One thread's part of what comes to all.
+/// One thread's part of what comes to all, or that of a pair of a thread here and one of a peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The thread's number, below `threads`.
+    /// The number of the thread or the pair, below `threads`.
     pub thread: u8,
     /// How many there are, 1 at least.
     pub threads: u8,
@@ -152,6 +152,9 @@ enum Target {
     Other,
 }
 
+/// A peer, and behind it a pair of threads; `None`: what follows all of them.
+type Choice = (usize, Option<u8>);
+
 /// For sockets whose datagrams hold a whole IP packet each. What is none goes to the first thread,
 /// which refuses it.
 fn by_packet(threads: u8) -> Vec<SockFilter> {
@@ -170,14 +173,37 @@ fn by_packet(threads: u8) -> Vec<SockFilter> {
     program.finish()
 }
 
-/// For bulk datagrams: the sender's thread stands in their header (`session::seal`).
-fn by_sender(threads: u8) -> Vec<SockFilter> {
-    let mut program = Assembler::<Target>::default();
+/// For bulk datagrams: both threads stand in their header (`session::seal`).
+fn by_threads(threads: ThreadCounts) -> Vec<SockFilter> {
+    let mut program = Assembler::default();
+    choose_pair(&mut program, (0, 0), threads);
+    program.finish()
+}
+
+/// Ends with the number of a bulk datagram's pair of threads, above `first`. One of no pair is the
+/// first pair's, which refuses it. Where both sides have as many, a thread's number is its pair's.
+fn choose_pair(program: &mut Assembler<Choice>, (peer, first): (usize, u32), threads: ThreadCounts) {
     program.load_byte(seal::PATH_BYTE);
     program.shift_right(seal::LANE_BITS);
-    program.modulo(threads.max(1).into());
-    program.accept_kept();
-    program.finish()
+    if threads.here == threads.there {
+        program.modulo(threads.here.max(1).into());
+        program.add(first);
+        return program.accept_kept();
+    }
+    program.keep();
+    program.load_byte(seal::SESSION_BYTE);
+    program.and(seal::DIFFERENCE.into());
+    program.xor_kept();
+    program.multiply(MOST_THREADS.into());
+    program.add_kept();
+    for nth in 0..threads.pairs() {
+        let ThreadPair { here, there } = threads.pair(nth);
+        let next = (peer, Some(nth));
+        program.unless_equal(u32::from(here) * u32::from(MOST_THREADS) + u32::from(there), next);
+        program.accept(first + u32::from(nth));
+        program.label(next);
+    }
+    program.accept(first);
 }
 
 /// The key that tells the threads' datagrams apart.
@@ -185,17 +211,23 @@ fn by_sender(threads: u8) -> Vec<SockFilter> {
 pub enum Key {
     /// The addresses of the IP packet that each holds.
     Packet,
-    /// The header of a bulk datagram.
-    Sender,
+    /// The header of a bulk datagram from a peer with so many threads.
+    Threads(u8),
 }
 
-/// UDP sockets bound to one address, one for each thread, which get each thread's datagrams; for
-/// one thread as [`bind_alone`].
+/// UDP sockets bound to one address, one for each of so many threads, or for each pair of a thread
+/// here and one of the peer's. Each gets its own datagrams. A single one is as [`bind_alone`]'s.
 ///
 /// # Errors
 /// The address is taken, or the kernel refuses the program.
 pub fn bind(address: SocketAddr, threads: u8, key: Key) -> io::Result<Vec<UdpSocket>> {
-    bind_group(address, usize::from(threads), &key.program(threads))
+    match key {
+        Key::Packet => bind_group(address, usize::from(threads), &by_packet(threads)),
+        Key::Threads(there) => {
+            let threads = ThreadCounts { here: threads, there };
+            bind_group(address, usize::from(threads.pairs()), &by_threads(threads))
+        }
+    }
 }
 
 /// So many sockets bound to one address, one at least. The program chooses among several.
@@ -236,15 +268,6 @@ fn bind_one(address: SocketAddr, shares: bool) -> io::Result<UdpSocket> {
     }
     socket.bind(&address.into())?;
     Ok(socket.into())
-}
-
-impl Key {
-    fn program(self, threads: u8) -> Vec<SockFilter> {
-        match self {
-            Key::Packet => by_packet(threads),
-            Key::Sender => by_sender(threads),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -347,23 +370,43 @@ mod tests {
     #[test]
     fn nobody_joins_by_mistake() {
         for threads in [1, 2] {
-            let sockets = bind((Ipv4Addr::LOCALHOST, 0).into(), threads, Key::Sender).unwrap();
+            let sockets = bind((Ipv4Addr::LOCALHOST, 0).into(), threads, Key::Threads(threads)).unwrap();
             let address = sockets[0].local_addr().unwrap();
             for others in [1, 2] {
-                let refused = bind(address, others, Key::Sender).unwrap_err();
+                let refused = bind(address, others, Key::Threads(others)).unwrap_err();
                 assert_eq!(refused.kind(), io::ErrorKind::AddrInUse, "{threads}, {others}");
             }
         }
     }
 
     #[test]
-    fn the_kernel_sorts_bulk_datagrams_by_their_senders_thread() {
+    fn between_as_many_threads_the_kernel_sorts_bulk_datagrams_by_their_senders() {
         let datagram = |thread: u8| {
             Header { epoch: 15, thread, lane: 31, session: 0xffff, packet_number: 0xff }.encode().to_vec()
         };
         let datagrams: Vec<_> = (0..40).map(|index| (index % 5, datagram(index % 5))).collect();
-        sorted(5, Key::Sender, &datagrams);
+        sorted(5, Key::Threads(5), &datagrams);
         // Of more threads than there are, and of none: they are refused by whoever gets them.
-        sorted(2, Key::Sender, &[(1, datagram(7)), (0, vec![1])]);
+        sorted(2, Key::Threads(2), &[(1, datagram(7)), (0, vec![1])]);
+    }
+
+    /// Rule: `docs/protocol.md#rule-thread-pairs`.
+    #[test]
+    fn the_kernel_sorts_bulk_datagrams_by_both_threads() {
+        let datagram = |from: u8, to: u8| {
+            let session = seal::session_number(u32::MAX) as u16 ^ u16::from(from ^ to);
+            Header { epoch: 15, thread: from, lane: 31, session, packet_number: 0xff }.encode().to_vec()
+        };
+        for (here, there) in [(1, 2), (2, 1), (2, 3), (4, 2), (3, 8), (8, 7)] {
+            let threads = ThreadCounts { here, there };
+            let of_pair = |nth| {
+                let ThreadPair { here, there } = threads.pair(nth);
+                (nth, datagram(there, here))
+            };
+            let mut datagrams: Vec<_> = (0..threads.pairs()).chain(0..threads.pairs()).map(of_pair).collect();
+            // Of no pair, and of none at all.
+            datagrams.extend([(0, datagram(7, 7)), (0, vec![1])]);
+            sorted(here, Key::Threads(there), &datagrams);
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use reliability::stream::{Sender, SenderConfig, StreamId};
 use session::schedule::{EXPORTER_BYTES, Role, Secrets};
-use session::{Cipher, HEADER, OVERHEAD, Sealer, key_log};
+use session::{Cipher, HEADER, OVERHEAD, Sealer, ThreadPair, key_log};
 
 const PORT: u16 = 14792;
 /// Link type of captures whose packets begin with the IP header.
@@ -55,7 +55,7 @@ fn fields(file: &Path, keys: Option<&Path>, fields: &[&str]) -> Vec<String> {
 fn tshark_shows_what_was_sealed() {
     let secret = Secrets::derive(&[7; EXPORTER_BYTES], Role::Dialer, Cipher::Aegis128L).unwrap().send;
     // Two packets to an epoch.
-    let mut sealer = Sealer::new(0xdead_beef, secret, 2).unwrap().of_thread(3);
+    let mut sealer = Sealer::new(0xdead_beef, secret, 2).unwrap().between(ThreadPair::alike(3));
     let mut datagrams: Vec<Vec<u8>> = [(0, 100), (36, 0), (0, 1400)]
         .into_iter()
         .map(|(lane, length)| {
@@ -104,10 +104,13 @@ fn tshark_shows_the_inside_with_a_key_log() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let (mut datagrams, mut log) = (Vec::new(), String::new());
     for (number, cipher) in Cipher::ALL.into_iter().enumerate() {
-        let session = 0x0001_0a00 + u32::try_from(number).unwrap();
+        // To thread 3, 2 and 1.
+        let number = u8::try_from(number).unwrap();
+        let session = 0x0001_0a00 + 8 * u32::from(number);
+        let threads = ThreadPair { here: 3, there: 3 ^ number };
         let secret = Secrets::derive(&[7; EXPORTER_BYTES], Role::Dialer, cipher).unwrap().send;
         log += &key_log::lines(&secret, session).unwrap();
-        let mut sealer = Sealer::new(session, secret, 1).unwrap().of_thread(3);
+        let mut sealer = Sealer::new(session, secret, 1).unwrap().between(threads);
         for lane in [1, 34] {
             let text = data();
             let mut buffer = vec![0; text.len() + OVERHEAD];

@@ -49,6 +49,8 @@ mod service;
 mod stop;
 #[path = "pair/take_over.rs"]
 mod take_over;
+#[path = "pair/threads.rs"]
+mod threads;
 #[path = "pair/times.rs"]
 mod times;
 #[path = "pair/upgrade.rs"]
@@ -112,7 +114,7 @@ impl Pair {
             wan: [Ipv4Addr::LOCALHOST; 2],
             lan_mtu: [None; 2],
             lanes: 1,
-            threads: 1,
+            threads: [1; 2],
             link: "delay 2ms loss 1% reorder 1%".parse().unwrap(),
             seed: 7,
             hosts: known,
@@ -294,7 +296,7 @@ fn two_threads_carry_what_their_hosts_say() {
     const TRANSFERS: u8 = 8;
     let clear = "delay 2ms loss 1%".parse().unwrap();
     let mut pair = Pair::start_otherwise(TRANSFERS, |plan| {
-        (plan.lanes, plan.threads, plan.link) = (2, THREADS, clear);
+        (plan.lanes, plan.threads, plan.link) = (2, [THREADS; 2], clear);
     });
     let thread = |index| thread_of(host_ip(Site::A, index), host_ip(Site::B, index), THREADS);
     let first = thread(1);
@@ -441,7 +443,7 @@ fn policies_change_under_traffic() {
 fn auto_carries_traffic_and_says_why() {
     // Of its two threads the second carries the second transfer.
     let mut pair = Pair::start_otherwise(2, |plan| {
-        plan.threads = 2;
+        plan.threads = [2; 2];
         plan.policy = "scheme = \"auto\"".to_owned();
     });
     let begun = pair.status(Site::A);
@@ -659,7 +661,8 @@ fn both_end_with_errors(client: Endpoint, server: Endpoint) {
 }
 
 fn a_killed_gateway_is_survived(site: Site) {
-    let mut pair = Pair::start_otherwise(2, |plan| (plan.threads, plan.resume_for) = (2, "0 s".to_owned()));
+    let mut pair =
+        Pair::start_otherwise(2, |plan| (plan.threads, plan.resume_for) = ([2; 2], "0 s".to_owned()));
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     wait_until("the transfer does not start", &|| client.progress().messages.load(Ordering::Relaxed) > 30);
     // A gateway writes down what it would tell a restarted peer about ten times a second.

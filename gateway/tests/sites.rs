@@ -17,6 +17,7 @@ use std::time::Duration;
 use gateway::admin::Status;
 use link_emulator::{Port, Relay, RelaySpec};
 use rustix::process::{Pid, Signal, kill_process};
+use session::ThreadCounts;
 use soft_nic::QpConfig;
 use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workload};
 
@@ -71,13 +72,13 @@ struct Sites {
 }
 
 impl Sites {
-    /// With so many hosts at each site.
-    fn start(hosts: usize, threads: u8, lanes: u8) -> Self {
+    /// With so many hosts at each site, and so many threads.
+    fn start(hosts: usize, threads: [u8; 3], lanes: u8) -> Self {
         Self::start_with(hosts, threads, lanes, "")
     }
 
     /// The same with further lines of `[limits]`.
-    fn start_with(hosts: usize, threads: u8, lanes: u8, limits: &str) -> Self {
+    fn start_with(hosts: usize, threads: [u8; 3], lanes: u8, limits: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let made = longhaul(&["keys", "--dir", folder.path().to_str().unwrap(), "a", "b", "c"]);
         assert!(made.0, "{}", made.1);
@@ -97,7 +98,9 @@ impl Sites {
                 .map(|(at, towards)| SocketAddr::new(link_end(at, towards), port));
             let spec = RelaySpec {
                 ports: Port::gateway_pair(ends[0], wan(one), ends[1], wan(other)).into(),
-                lanes: usize::from(lanes) * usize::from(threads),
+                lanes: usize::from(
+                    lanes * ThreadCounts { here: threads[one], there: threads[other] }.pairs(),
+                ),
                 a_to_b: LINK.parse().unwrap(),
                 b_to_a: LINK.parse().unwrap(),
                 seed: 7,
@@ -127,9 +130,9 @@ impl Sites {
         start_gateway(&self.path(site), &self.log(site))
     }
 
-    fn file(&self, site: usize, threads: u8, lanes: u8) -> String {
+    fn file(&self, site: usize, all_threads: [u8; 3], lanes: u8) -> String {
         let (name, own, port) = (NAMES[site], gateway_address(site), self.port);
-        let (lan, admin) = (self.lan(site), self.admin(site));
+        let (lan, admin, threads) = (self.lan(site), self.admin(site), all_threads[site]);
         let hosts: String = (1..)
             .zip(&self.hosts[site])
             .map(|(index, bound)| {
@@ -142,9 +145,10 @@ impl Sites {
             .map(|peer| {
                 format!(
                     "[[peer]]\nname = \"{}\"\naddress = \"{}\"\nrate = \"200 Mbit/s\"\n\
-                     remote = [\"10.0.{peer}.0/24\"]\ndead_after = \"1 s\"\n",
+                     remote = [\"10.0.{peer}.0/24\"]\ndead_after = \"1 s\"\nthreads = {}\n",
                     NAMES[peer],
-                    SocketAddr::new(link_end(site, peer), self.port)
+                    SocketAddr::new(link_end(site, peer), self.port),
+                    all_threads[peer]
                 )
             })
             .collect();
@@ -252,7 +256,7 @@ impl Drop for Sites {
 /// on when it is back. Every transfer's contents are checked.
 #[test]
 fn a_site_that_is_cut_off_disturbs_no_other() {
-    for (threads, lanes) in [(1, 1), (2, 2)] {
+    for (threads, lanes) in [([1; 3], 1), ([2; 3], 2), ([2, 1, 3], 1)] {
         const MESSAGES: u64 = 5000;
         let mut sites = Sites::start(3, threads, lanes);
         let transfers: Vec<_> =
@@ -293,7 +297,7 @@ fn a_site_that_is_cut_off_disturbs_no_other() {
 /// Every series has the peer's name, and each command tells of every peer.
 #[test]
 fn each_peer_is_told_of_by_its_name() {
-    let mut sites = Sites::start(2, 1, 1);
+    let mut sites = Sites::start(2, [1; 3], 1);
     let transfers = [sites.transfer([0, 1], 1, 60), sites.transfer([0, 2], 2, 20)];
     transfers.into_iter().zip([60, 20]).for_each(|(transfer, messages)| complete(transfer, 3 * messages));
     let admin = sites.admin(0);

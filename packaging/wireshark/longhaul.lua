@@ -239,11 +239,11 @@ local function read_keys(path)
   file:close()
 end
 
--- The nonce is the IV XOR thread, lane and the packet's number, of which the upper half is taken
--- for 0: a lane's first 2^32 packets.
-local function nonce(iv, header)
+-- The nonce is the IV XOR the threads, lane and the packet's number, of which the upper half is
+-- taken for 0: a lane's first 2^32 packets. `difference`: the receiver's thread XOR the sender's.
+local function nonce(iv, header, difference)
   local lane = band(header:byte(2), 0x1f) + 2 * band(header:byte(1), 0x10)
-  local path = string.char(rshift(header:byte(2), 5), lane)
+  local path = string.char(rshift(header:byte(2), 5) + 8 * difference, lane)
   local number = path .. "\0\0\0\0" .. header:sub(5, 8)
   local out = { iv:sub(1, #iv - #number) }
   for i = 1, #number do
@@ -326,11 +326,17 @@ end
 
 local function open(buffer, tree)
   local header = buffer(0, HEADER):raw()
-  local key = keys[buffer(2, 2):uint() * 16 + buffer(0, 1):bitfield(4, 4)]
+  local session, epoch, difference = buffer(2, 2):uint(), buffer(0, 1):bitfield(4, 4), 0
+  local key = keys[session * 16 + epoch]
+  if not key then
+    -- Between threads of different numbers (docs/protocol.md#rule-receiver).
+    difference = band(session, 7)
+    key = keys[(session - difference) * 16 + epoch]
+  end
   local length = buffer:len() - HEADER - TAG
   if not key or length == 0 then return nil end
   local sealed, tag = buffer(HEADER, length):raw(), buffer(HEADER + length, TAG):raw()
-  local text, is_authentic = key.open(key.key, nonce(key.iv, header), header, sealed, tag)
+  local text, is_authentic = key.open(key.key, nonce(key.iv, header, difference), header, sealed, tag)
   if is_authentic == false then
     tree:add_proto_expert_info(e.tag)
     return nil

@@ -14,9 +14,10 @@
 //! `docs/protocol.md` specifies the wire.
 //!
 //! With the default feature `quic`, `control::Control` runs the QUIC connection.
-//! It hands over a [`Sealer`] and an [`Opener`] for each thread of the data path.
+//! It hands over a [`Sealer`] and an [`Opener`] for each pair of threads, one of each side.
 //! Without that feature, the caller derives them from a secret that both sides share.
-//! That secret serves once. A second sealer of one secret, thread and direction repeats nonces.
+//! That secret serves once.
+//! A second sealer of one secret, pair of threads and direction repeats nonces.
 //!
 //! ```
 //! use std::task::Waker;
@@ -65,8 +66,10 @@ pub mod schedule;
 pub mod seal;
 #[cfg(test)]
 mod test_certificates;
+mod threads;
 
 pub use message::{Cipher, MOST_LANES, MOST_THREADS};
 pub use rejected::Rejected;
 pub use schedule::TAG;
 pub use seal::{HEADER, Header, OVERHEAD, Opener, Origin, SealError, Sealer};
+pub use threads::{ThreadCounts, ThreadPair};

@@ -6,8 +6,11 @@
 //! | ciphertext | tag 16
 //! ```
 //!
+//! `thread` is the sender's data-plane thread.
 //! `session` is the low half of the number that the receiver chose.
-//! Packet numbers count from 0 for each direction, data-plane thread and lane, over all epochs.
+//! Its lowest three bits are XORed with those by which the receiver's thread differs from the
+//! sender's. A number that a receiver with several threads chooses has zeros there.
+//! Packet numbers count from 0 for each direction, pair of threads and lane, over all epochs.
 //! None is used twice. A datagram carries the low 32 of their 64 bits; the nonce has them all.
 //! The receiver takes the number next to the one after its newest (RFC 9000, A.3). If that is
 //! another than the sender's, the nonce is another, and the datagram is not authentic.
@@ -15,10 +18,11 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use crate::message::{Cipher, MOST_LANES};
+use crate::message::{Cipher, MOST_LANES, MOST_THREADS};
 use crate::rejected::Rejected;
 use crate::replay::{REPLAY_WINDOW, ReplayWindow};
 use crate::schedule::{KeyError, PacketKey, TAG, TrafficSecret};
+use crate::threads::ThreadPair;
 
 /// Bytes before the ciphertext.
 pub const HEADER: usize = 8;
@@ -42,6 +46,12 @@ const ONE_BACK: u8 = EPOCH_BITS;
 pub const LANE_BITS: u32 = 5;
 /// Which byte of the header that is.
 pub const PATH_BYTE: u32 = 1;
+
+/// Bits of a session's number that are XORed with the difference of the threads' numbers.
+pub const DIFFERENCE: u8 = MOST_THREADS - 1;
+/// Which byte of the header has them.
+pub const SESSION_BYTE: u32 = 3;
+const _: () = assert!(MOST_THREADS.is_power_of_two(), "any two threads differ in these bits only");
 
 /// Epochs that the receiver is prepared for beyond the current one. One would do on a path that
 /// always works; the others let bulk traffic resume after an outage in which whole epochs of
@@ -87,22 +97,18 @@ pub const fn max_datagram(mtu: u16, ipv6: bool) -> u16 {
 pub struct Header {
     /// Key epoch, modulo 16.
     pub epoch: u8,
-    /// The sender's data-plane thread, below 8. The receiver's of the same number opens it.
+    /// The sender's data-plane thread, below [`MOST_THREADS`].
     pub thread: u8,
     /// Which of that thread's UDP ports it left by, below [`MOST_LANES`].
     pub lane: u8,
-    /// The low half of the receiver's number of the session.
+    /// The low half of the receiver's number of the session, XORed with the difference of the
+    /// receiver's thread from the sender's.
     pub session: u16,
     /// The low half of the packet's number.
     pub packet_number: u32,
 }
 
 impl Header {
-    /// Returns the part of a nonce that is not the packet's number.
-    const fn space(&self) -> u16 {
-        u16::from_be_bytes([self.thread, self.lane])
-    }
-
     /// Reads the header of a datagram that is long enough to hold a sealed packet.
     ///
     /// # Errors
@@ -136,18 +142,31 @@ impl Header {
     }
 }
 
+/// Returns the part of a nonce that is not the packet's number. `from` is the sender's thread.
+///
+/// Rule: `docs/protocol.md#rule-nonce`.
+const fn space(from: u8, difference: u8, lane: u8) -> u16 {
+    u16::from_be_bytes([from | difference << MOST_THREADS.ilog2(), lane])
+}
+
 /// Which of its sender's datagrams an authentic one is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// Which of the thread's UDP ports it left by.
     pub lane: u8,
-    /// The packet's number, unique in session, direction, thread and lane.
+    /// The packet's number, unique in session, direction, pair of threads and lane.
     pub packet_number: u64,
 }
 
 /// Returns the half of a session's number that datagrams carry.
 const fn short_session(session: u32) -> u16 {
     session as u16
+}
+
+/// Returns a number for a session from a random one: the threads' difference has its bits alone.
+#[must_use]
+pub const fn session_number(random: u32) -> u32 {
+    random & !(DIFFERENCE as u32)
 }
 
 /// Returns the number with these low bits that is nearest to `expected` (RFC 9000, A.3).
@@ -182,15 +201,15 @@ pub enum SealError {
     Key(#[from] KeyError),
 }
 
-/// Seals the datagrams that a data-plane thread sends.
+/// Seals the datagrams that a data-plane thread sends to one of the peer's.
 ///
 /// All threads of a session have the same secret.
-/// Each counts its own packets, and moves to the next epoch by itself.
+/// Each sealer counts its own packets, and moves to the next epoch by itself.
 /// A sealer reads no clock. It allocates only when the epoch changes.
 #[derive(Debug)]
 pub struct Sealer {
     session: u16,
-    thread: u8,
+    threads: ThreadPair,
     /// By lane.
     next_numbers: [u64; MOST_LANES as usize],
     /// Packets sealed, on all lanes.
@@ -216,7 +235,7 @@ impl Sealer {
         let packets_per_epoch = packets_per_epoch.max(1);
         Ok(Sealer {
             session: short_session(session),
-            thread: 0,
+            threads: ThreadPair::FIRST,
             next_numbers: [0; MOST_LANES as usize],
             packets: 0,
             epoch: 0,
@@ -228,10 +247,10 @@ impl Sealer {
         })
     }
 
-    /// Makes it the sealer of this thread rather than of the first.
+    /// Makes it the sealer between these threads rather than the first of each side.
     #[must_use]
-    pub fn of_thread(self, thread: u8) -> Self {
-        Sealer { thread, ..self }
+    pub fn between(self, threads: ThreadPair) -> Self {
+        Sealer { threads, ..self }
     }
 
     /// Wakes `spent` when a lane's packet numbers are used up.
@@ -260,11 +279,13 @@ impl Sealer {
         if self.packets >= self.epoch_end {
             self.next_epoch()?;
         }
-        let Self { thread, epoch, session, .. } = *self;
+        let Self { threads, epoch, .. } = *self;
+        let difference = threads.difference();
+        let session = self.session ^ u16::from(difference);
         // The sender's low bits, as the receiver's newest is not known here.
-        let header = Header { epoch, thread, lane, session, packet_number: number as u32 };
+        let header = Header { epoch, thread: threads.here, lane, session, packet_number: number as u32 };
         *head = header.encode();
-        *tag = self.key.seal(header.space(), number, head, text)?;
+        *tag = self.key.seal(space(threads.here, difference, lane), number, head, text)?;
         if let Some(next) = self.next_numbers.get_mut(usize::from(lane)) {
             *next = following;
         }
@@ -288,7 +309,7 @@ impl Sealer {
     }
 }
 
-/// Opens what a data-plane thread receives, from the peer's of the same number.
+/// Opens what a data-plane thread receives from one of the peer's.
 ///
 /// It has the keys of the current epoch, of the one before it, and of the eight after it.
 /// Those are derived ahead, so that forged packets cannot make it work.
@@ -303,7 +324,7 @@ impl Sealer {
 #[derive(Debug)]
 pub struct Opener {
     session: u16,
-    thread: u8,
+    threads: ThreadPair,
     /// Those that the peer announced.
     lanes: Vec<Received>,
     epoch: u8,
@@ -343,7 +364,7 @@ impl Opener {
         let lanes = lanes.clamp(1, MOST_LANES);
         let mut opener = Opener {
             session: short_session(session),
-            thread: 0,
+            threads: ThreadPair::FIRST,
             lanes: (0..lanes).map(|_| Received::default()).collect(),
             epoch: 0,
             previous: None,
@@ -359,10 +380,10 @@ impl Opener {
         Ok(opener)
     }
 
-    /// Makes it the opener of this thread rather than of the first.
+    /// Makes it the opener between these threads rather than the first of each side.
     #[must_use]
-    pub fn of_thread(self, thread: u8) -> Self {
-        Opener { thread, ..self }
+    pub fn between(self, threads: ThreadPair) -> Self {
+        Opener { threads, ..self }
     }
 
     /// Bounds forged datagrams: after so many it opens nothing any more, and wakes `spent`.
@@ -387,10 +408,11 @@ impl Opener {
     /// See [`Rejected`].
     pub fn open_numbered<'a>(&mut self, datagram: &'a mut [u8]) -> Result<(Origin, &'a mut [u8]), Rejected> {
         let header = Header::parse(datagram)?;
-        if header.session != self.session {
+        let difference = self.threads.difference();
+        if (header.session ^ self.session) & !u16::from(DIFFERENCE) != 0 {
             return Err(Rejected::UnknownSession);
         }
-        if header.thread != self.thread {
+        if header.thread != self.threads.there || header.session ^ self.session != difference.into() {
             return Err(Rejected::Lane);
         }
         if self.forgeries_left == 0 {
@@ -407,7 +429,7 @@ impl Opener {
         let steps = header.epoch.wrapping_sub(self.epoch) & EPOCH_BITS;
         let key = self.key(steps).ok_or(Rejected::Epoch)?;
         let (aad, text) = datagram.split_at_mut_checked(HEADER).ok_or(Rejected::Truncated)?;
-        let Ok(text) = key.open(header.space(), number, aad, text) else {
+        let Ok(text) = key.open(space(header.thread, difference, lane), number, aad, text) else {
             self.forged();
             return Err(Rejected::Authentication);
         };

@@ -30,6 +30,13 @@ pub(super) struct PlacedPeer {
     pub(super) remote: Vec<Placed<IpNet>>,
     pub(super) name: Range<usize>,
     pub(super) address: Range<usize>,
+    /// Where `peer.threads` is, or the section.
+    pub(super) threads: Range<usize>,
+}
+
+/// Returns the pairs of threads with the peer that has most.
+fn most_pairs(peers: &[PlacedPeer], threads: u8) -> u8 {
+    peers.iter().map(|peer| peer.value.thread_pairs(threads)).max().unwrap_or(threads)
 }
 
 pub(super) fn check(
@@ -40,7 +47,7 @@ pub(super) fn check(
     peers: &[PlacedPeer],
     plane: &Placed<DataPlane>,
 ) {
-    let (DataPlane { threads, .. }, _) = plane;
+    let pairs = most_pairs(peers, plane.0.threads);
     for (index, peer) in peers.iter().enumerate() {
         own_name(sink, site, peer);
         let earlier = peers.get(..index).unwrap_or_default();
@@ -48,21 +55,21 @@ pub(super) fn check(
         let ports = [peer.value.address.port(), peer.value.bulk_address().port()];
         roce_port(sink, "peer.address", &peer.address, &ports);
         if let Some(wan) = wan {
-            peer_address(sink, &wan.value, *threads, peer);
+            peer_address(sink, &wan.value, pairs, peer);
         }
         if let Some(lan) = lan {
             inside_remote(sink, lan, peer.value.address.ip(), &peer.address, "peer.address");
         }
     }
     if let Some(wan) = wan {
-        lanes(sink, wan, plane);
+        lanes(sink, wan, plane, pairs);
     }
     if let Some(wan) = wan {
-        others_ports(sink, wan, *threads);
+        others_ports(sink, wan, pairs);
     }
     if let (Some(lan), Some(wan)) = (lan, wan) {
         inside_remote(sink, lan, wan.value.listen.ip(), &wan.listen, "wan.listen");
-        lan_listen(sink, lan, &wan.value, *threads);
+        lan_listen(sink, lan, &wan.value, pairs);
     }
     if let Some(lan) = lan {
         local_hosts(sink, lan);
@@ -103,11 +110,11 @@ pub(super) fn shares(sink: &mut Sink, gateway: &Gateway, span: &Range<usize>) {
     if gateway.others.is_empty() {
         return;
     }
-    let threads = gateway.data_plane.threads;
-    let least = ByteSize::mib(u64::from(threads));
-    let poor = gateway.views().into_iter().find(|view| view.limits.total_buffer < least);
+    let least = |view: &Gateway| ByteSize::mib(u64::from(view.thread_pairs()));
+    let poor = gateway.views().into_iter().find(|view| view.limits.total_buffer < least(view));
     if let Some(poor) = poor {
-        let found = format!("{} has {} for {threads}", poor.peer.name, poor.limits.total_buffer);
+        let pairs = poor.thread_pairs();
+        let found = format!("{} has {} for {pairs}", poor.peer.name, poor.limits.total_buffer);
         let help =
             "shares are in proportion to peer.rate; each thread needs 1 MiB of each: raise total_buffer";
         let message = "`limits.total_buffer` leaves a [[peer]] too little";
@@ -121,9 +128,9 @@ const ROCE: u16 = 4791;
 const ASSIGNED: [(u16, &str); 2] = [(4792, "Unified Bus"), (4793, "Ultra Ethernet")];
 
 /// Ports of the link that are other protocols'.
-fn others_ports(sink: &mut Sink, wan: &PlacedWan, threads: u8) {
+fn others_ports(sink: &mut Sink, wan: &PlacedWan, pairs: u8) {
     let listen = wan.value.listen.port();
-    let takes = |port: u16| wan.value.takes_port(port, threads);
+    let takes = |port: u16| wan.value.takes_port(port, pairs);
     if takes(ROCE) {
         let ports: Vec<u16> = (listen..=ROCE).collect();
         return roce_port(sink, "wan.listen", &wan.listen, &ports);
@@ -154,20 +161,23 @@ fn roce_port(sink: &mut Sink, key: &str, span: &Range<usize>, ports: &[u16]) {
     }
 }
 
-/// Each data-plane thread has so many lanes, and each of these a port.
-fn lanes(sink: &mut Sink, wan: &PlacedWan, (DataPlane { threads, .. }, span): &Placed<DataPlane>) {
+/// Each pair of data-plane threads has so many lanes, and each of these a port.
+fn lanes(sink: &mut Sink, wan: &PlacedWan, (DataPlane { threads, .. }, span): &Placed<DataPlane>, pairs: u8) {
     let Wan { lanes, listen, .. } = wan.value;
     let most = Wan::MOST_LANES;
-    let all = u16::from(lanes) * u16::from(*threads);
+    let all = u16::from(lanes) * u16::from(pairs);
+    let with_peer =
+        if pairs == *threads { String::new() } else { format!(" in {pairs} pairs with the peer's") };
     if all > u16::from(most) {
-        let label = Label::Value(format!("{threads}; with wan.lanes = {lanes} for each that makes {all}"));
+        let label =
+            Label::Value(format!("{threads}{with_peer}; with wan.lanes = {lanes} for each that makes {all}"));
         let help =
             format!("all threads together have at most {most} lanes; write fewer threads, or fewer lanes");
         sink.error(span.clone(), "`data_plane.threads` have too many lanes", label, Some(help));
     } else if listen.port().checked_add(all).is_none() {
-        let label = match threads {
+        let label = match pairs {
             1 => Label::Value(format!("{lanes}, listening on {listen}")),
-            _ => Label::Value(format!("{lanes} for each of {threads} threads, listening on {listen}")),
+            _ => Label::Value(format!("{lanes} for each of {pairs} threads, listening on {listen}")),
         };
         let help = "each lane takes a port after that of wan.listen, up to 65535; write a lower port there, or fewer lanes";
         let message = "`wan.lanes` are more than there are ports";
@@ -175,21 +185,23 @@ fn lanes(sink: &mut Sink, wan: &PlacedWan, (DataPlane { threads, .. }, span): &P
     }
 }
 
-/// Threads share the buffers evenly.
+/// Pairs of threads share the buffers evenly.
 pub(super) fn buffers(
     sink: &mut Sink,
     limits: &Limits,
+    peers: &[PlacedPeer],
     (DataPlane { threads, .. }, span): &Placed<DataPlane>,
 ) {
-    if limits.total_buffer < ByteSize::mib(u64::from(*threads)) {
-        let label = Label::Value(format!("{threads}, of {} for all", limits.total_buffer));
+    let pairs = most_pairs(peers, *threads);
+    if limits.total_buffer < ByteSize::mib(u64::from(pairs)) {
+        let label = Label::Value(format!("{pairs}, of {} for all", limits.total_buffer));
         let help = "each thread needs 1 MiB at least; write fewer threads, or raise total_buffer".to_owned();
         let message = "`data_plane.threads` leave each too little of `limits.total_buffer`";
         sink.error(span.clone(), message, label, Some(help));
     }
 }
 
-fn peer_address(sink: &mut Sink, wan: &Wan, threads: u8, peer: &PlacedPeer) {
+fn peer_address(sink: &mut Sink, wan: &Wan, pairs: u8, peer: &PlacedPeer) {
     let (listen, address) = (wan.listen, peer.value.address);
     let label = Label::Value(format!("{address}, listening on {listen}"));
     if listen.is_ipv4() != address.is_ipv4() {
@@ -200,7 +212,7 @@ fn peer_address(sink: &mut Sink, wan: &Wan, threads: u8, peer: &PlacedPeer) {
             label,
             Some(help),
         );
-    } else if listen.ip() == address.ip() && ports_overlap(wan, threads, address.port()) {
+    } else if listen.ip() == address.ip() && ports_overlap(wan, pairs, address.port()) {
         let help =
             "a gateway takes the port given and one more for each lane; write the other gateway's".to_owned();
         sink.error(peer.address.clone(), "`peer.address` is this gateway itself", label, Some(help));
@@ -226,16 +238,16 @@ fn inside_remote(sink: &mut Sink, lan: &PlacedLan, address: IpAddr, span: &Range
     }
 }
 
-fn lan_listen(sink: &mut Sink, lan: &PlacedLan, wan: &Wan, threads: u8) {
+fn lan_listen(sink: &mut Sink, lan: &PlacedLan, wan: &Wan, pairs: u8) {
     let LanMode::Socket { listen, .. } = &lan.value.mode else {
         return;
     };
     let same_ip =
         listen.ip() == wan.listen.ip() || listen.ip().is_unspecified() || wan.listen.ip().is_unspecified();
     let port = listen.port();
-    if same_ip && wan.takes_port(port, threads) {
-        let last = wan.lanes_of(threads.saturating_sub(1)).last().unwrap_or_else(|| wan.bulk_listen());
-        let label = match wan.lanes.saturating_mul(threads) {
+    if same_ip && wan.takes_port(port, pairs) {
+        let last = wan.lanes_of(pairs.saturating_sub(1)).last().unwrap_or_else(|| wan.bulk_listen());
+        let label = match wan.lanes.saturating_mul(pairs) {
             1 => Label::Value(format!("{listen}; the link uses {} and {last}", wan.listen)),
             _ => Label::Value(format!("{listen}; the link uses {} to {last}", wan.listen)),
         };

@@ -56,6 +56,7 @@ pub(super) fn siblings(site: &Site, peers: &[PlacedPeer]) -> Vec<Peer> {
         remote: Vec::new(),
         policy: None,
         relation: Relation::Sibling,
+        threads: None,
     };
     others.map(sibling).collect()
 }
@@ -66,7 +67,7 @@ pub(super) fn check(
     site: &Placed<Site>,
     lan: &PlacedLan,
     wan: &PlacedWan,
-    peers: &[PlacedPeer],
+    (peers, threads): (&[PlacedPeer], u8),
 ) {
     let (Site { name, gateways }, span) = site;
     let is_member = !gateways.is_empty() || peers.iter().any(|peer| peer.value.relation != Relation::Alone);
@@ -93,6 +94,14 @@ pub(super) fn check(
         let help = "each gateway of a site would carry what comes for a group: remove them".to_owned();
         let message = "`lan.multicast` does not work with several gateways at a site";
         sink.error(span.clone(), message, "groups are listed", Some(help));
+    }
+    let unlike = peers.iter().find(|peer| peer.value.threads(threads) != threads);
+    if let Some(unlike) = unlike.filter(|_| is_member) {
+        let found =
+            Label::Value(format!("{}, and data_plane.threads is {threads}", unlike.value.threads(threads)));
+        let help = "all gateways of both sites need as many threads: remove peer.threads".to_owned();
+        let message = "`peer.threads` does not work with several gateways at a site";
+        sink.error(unlike.threads.clone(), message, found, Some(help));
     }
     numbers(sink, site, peers);
 }

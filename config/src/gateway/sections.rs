@@ -55,11 +55,11 @@ fn gateway(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Option
     let plane = named_plane(sink, root).map(|section| data_plane(sink, section));
     let security = root.section(sink, "security").map(|section| security(sink, section));
     let (limits, plane) = (limits.unwrap_or_default(), plane.unwrap_or_default());
-    clashes::buffers(sink, &limits, &plane);
+    clashes::buffers(sink, &limits, &peers, &plane);
     let lan = lan.map(|lan| with_prefixes(sink, lan, &peers));
     clashes::check(sink, site.as_ref(), lan.as_ref(), wan.as_ref(), &peers, &plane);
     if let (Some(site), Some(lan), Some(wan)) = (&site, &lan, &wan) {
-        members::check(sink, site, lan, wan, &peers);
+        members::check(sink, site, lan, wan, (&peers, plane.0.threads));
     }
     let siblings = site.as_ref().map(|(site, _)| members::siblings(site, &peers)).unwrap_or_default();
     let policy = policy.unwrap_or_default();
@@ -306,6 +306,7 @@ fn peer(
     let waiting = Duration::millis(0)..=Duration::secs(600);
     let resume_for = section.or(sink, "resume_for", Duration::secs(120), unit(waiting, "2 min"));
     let revoked = revoked(sink, &mut section);
+    let threads = section.optional(sink, "threads", integer(1..=Wan::MOST_THREADS));
     let (remote, policy) = if is_several {
         let remote = section.required_list(sink, "remote", REMOTE, host_prefix);
         (remote, section.optional(sink, "policy", path(folder, "policy.toml")))
@@ -322,7 +323,8 @@ fn peer(
     };
     let of_site = if is_several { section.optional(sink, "site", site_name) } else { None };
     let relation = of_site.map_or(Relation::Alone, Relation::MemberOf);
-    let (name_span, address_span) = (section.span_of("name"), section.span_of("address"));
+    let [name_span, address_span, threads_span] =
+        ["name", "address", "threads"].map(|key| section.span_of(key));
     section.finish(sink);
     let (name, address, rate) = (name?, address?, rate?);
     let prefixes = remote.iter().map(|(prefix, _)| *prefix).collect();
@@ -337,8 +339,9 @@ fn peer(
         remote: prefixes,
         policy,
         relation,
+        threads,
     };
-    Some(PlacedPeer { value, remote, name: name_span, address: address_span })
+    Some(PlacedPeer { value, remote, name: name_span, address: address_span, threads: threads_span })
 }
 
 /// `peer.revoked`

@@ -81,6 +81,20 @@ fn contradictions_are_named() {
 }
 
 #[test]
+fn numbers_of_threads_may_differ_where_both_files_say_so() {
+    let with = |text: &str, own: u8, peer: &str| {
+        let text = text.replace("[policy]", &format!("[data_plane]\nthreads = {own}\n[policy]"));
+        text.replace("[peer]\n", &format!("[peer]\n{peer}\n"))
+    };
+    assert_eq!(against(&with(A, 2, "threads = 3"), &with(B, 3, "threads = 2")).0, [""; 0]);
+    let unsaid = ["`data_plane.threads` differs from that in A"];
+    assert_eq!(against(&with(A, 2, ""), &with(B, 3, "")).0, unsaid);
+    assert_eq!(against(&with(A, 2, ""), &with(B, 3, "threads = 2")).0, unsaid, "by one of them");
+    let wrong = ["`peer.threads` is not `data_plane.threads` in A"];
+    assert_eq!(against(&with(A, 2, "threads = 3"), &with(B, 3, "threads = 4")).0, wrong);
+}
+
+#[test]
 fn ciphers_have_to_have_one_in_common() {
     let with =
         |text: &str, cipher: &str| text.replace("[wan]\n", &format!("[wan]\nciphers = [\"{cipher}\"]\n"));

@@ -228,7 +228,7 @@ fn sockets(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
 /// Judges the file by the link, as the gateway that runs knows it.
 fn link(findings: &mut Findings, (gateway, view): (&Gateway, &Gateway), running: Running) {
     if let Some(rtt) = running.rtt {
-        let (under_way, needed) = buffer_needed(view.peer.rate, rtt, 1, view.data_plane.threads);
+        let (under_way, needed) = buffer_needed(view.peer.rate, rtt, 1, view.thread_pairs());
         if ByteSize::from_bytes(needed) > view.limits.total_buffer {
             let shown = reliability::human::size;
             let message = "`limits.total_buffer` is too small for one flow to fill the link".to_owned();

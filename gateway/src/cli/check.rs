@@ -140,7 +140,7 @@ fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known
             }
             let own = (view.policy != gateway.policy).then(|| view.load_policy());
             let own = own.transpose().map_err(|invalid| unusable(invalid.render(style(&io::stderr()))))?;
-            let buffer = (view.limits.total_buffer, view.data_plane.threads);
+            let buffer = (view.limits.total_buffer, view.thread_pairs());
             let policy = own.as_ref().unwrap_or(policy);
             look_out_on(out, policy, Some(buffer), link, &known.or(Known::written(view)))
         }),

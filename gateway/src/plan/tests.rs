@@ -118,7 +118,10 @@ fn buffers_too_small_for_the_link_are_warned_of() {
     let divided = small.map(|(bytes, _)| (bytes, 2));
     let halves = buffer_warning(&link(5_000_000_000), 3, divided).unwrap();
     assert!(halves.contains("has to be 143 MiB in both") && halves.contains("71.5 MiB for"), "{halves}");
-    assert!(halves.ends_with("it is 95.4 MiB, which 2 data-plane threads divide among them."), "{halves}");
+    assert!(
+        halves.ends_with("it is 95.4 MiB, which 2 data-plane threads, or pairs of them, divide among them."),
+        "{halves}"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::time::Instant;
 use snapshot::{Beside, Written};
 use tokio::sync::oneshot;
 
-use super::{BUDGET, Observer, Ready, Worker};
+use super::{BUDGET, Observer, PeerSide, Ready, Worker};
 use crate::lan::Lan;
 use crate::wan::Bulk;
 
@@ -23,8 +23,11 @@ pub struct Freeze {
     pub taken: mpsc::Receiver<bool>,
 }
 
-/// A worker that stands still: since when, and the state towards each peer.
-pub type Frozen = (Instant, Result<Vec<Taken>, String>);
+/// A worker that stands still: since when, and the state of each side.
+pub type Frozen = (Instant, Result<Vec<FrozenSide>, String>);
+
+/// A side's peer and pair of threads, by their numbers, and its state.
+pub(in crate::plane) type FrozenSide = ([u8; 2], Taken);
 
 /// The state towards a peer, and the shared memory that it refers to.
 pub(super) type Taken = (Written, Option<Beside>);
@@ -65,7 +68,8 @@ impl<O: Observer> Worker<O> {
                 break;
             }
         }
-        let states = self.peers.iter_mut().map(|peer| peer.snapshot(now)).collect();
+        let state = |side: &mut PeerSide<O>| Ok(([side.number(), side.part().thread], side.snapshot(now)?));
+        let states = self.peers.iter_mut().map(state).collect();
         let is_heard = freeze.frozen.send((now, states)).is_ok();
         !(is_heard && freeze.taken.recv().unwrap_or(false))
     }

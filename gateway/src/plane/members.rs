@@ -44,7 +44,7 @@ struct Part {
     told: SiteStats,
 }
 
-/// A worker's peers, as places of gateways.
+/// A worker's peers, as places of gateways. Each has as many threads, and so one side.
 struct Cores<'a, O>(&'a mut [PeerSide<O>]);
 
 impl<O: Observer> Gateways for Cores<'_, O> {
@@ -192,7 +192,7 @@ impl Parts {
             let from = self.parts.iter().find_map(|part| part.site.other_at(place));
             match (Received::parse(packet), from) {
                 (Ok(received), Some(from)) => {
-                    if let Route::One(peer) = routes.of(received.datagram.addressing.dst) {
+                    if let Route::One(peer) = routes.of(&received.datagram.addressing) {
                         self.arrived(peers, (peer, Some(from)), (&received, packet), now);
                     }
                 }

@@ -21,11 +21,16 @@ use super::{BLOCKED, BUDGET, Counts, Freeze, GoOn, Lent, MemberCounts, Observer,
 use crate::cells::Cells;
 use crate::lan::Lan;
 use crate::retention::uptime;
+use crate::steering::Part;
 use crate::wan::Bulk;
 
 /// A worker's side towards one peer.
 pub struct PeerSide<O> {
     name: String,
+    /// The peer's number, in the gateway file's order.
+    number: u8,
+    /// The pair of a thread here and one of the peer's.
+    part: Part,
     core: Gateway,
     bulk: Bulk,
     address: SocketAddr,
@@ -53,6 +58,8 @@ pub struct PeerSide<O> {
 pub struct PeerAddress {
     /// Its site name.
     pub name: String,
+    /// Its number, in the gateway file's order.
+    pub number: u8,
     /// Where bulk data go.
     pub bulk: SocketAddr,
     /// The prefixes behind it.
@@ -118,18 +125,21 @@ fn wake_at(core: Option<Instant>, house: Instant, is_blocked: bool, now: Instant
 }
 
 impl<O: Observer> PeerSide<O> {
-    /// For a core whose WAN packets are at most as long as `to` says, and go there.
+    /// For a core whose WAN packets are at most as long as `to` says, and go there. `part`: the
+    /// pair of a thread here and one of the peer's, of all of them.
     pub fn new(
-        to: PeerAddress,
+        (to, part): (PeerAddress, Part),
         core: Gateway,
         bulk: Bulk,
         share: Share,
         orders: Receiver<Order>,
         observer: O,
     ) -> Self {
-        let PeerAddress { name, bulk: address, remote, relation, max_packet } = to;
+        let PeerAddress { name, number, bulk: address, remote, relation, max_packet } = to;
         Self {
             name,
+            number,
+            part,
             core,
             bulk,
             address,
@@ -174,6 +184,14 @@ impl<O: Observer> PeerSide<O> {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(super) fn number(&self) -> u8 {
+        self.number
+    }
+
+    pub(super) fn part(&self) -> Part {
+        self.part
     }
 
     pub(super) fn relation(&self) -> &Relation {

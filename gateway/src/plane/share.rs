@@ -53,9 +53,10 @@ struct Want {
 }
 
 impl Share {
-    /// For so many threads, up to [`Wan::MOST_THREADS`], that send `rate` bit/s together.
+    /// For so many threads, or pairs of threads, that send `rate` bit/s together: up to
+    /// [`Wan::MOST_LANES`], since each has a lane.
     pub fn all(rate: u64, threads: u8, now: Instant) -> Vec<Self> {
-        let threads = usize::from(threads.clamp(1, Wan::MOST_THREADS));
+        let threads = usize::from(threads.clamp(1, Wan::MOST_LANES));
         let packets = STALE_PACKETS * u64::from(Wan::LARGEST) * 8;
         let stale = STALE.max(Duration::from_secs_f64(packets as f64 / rate.max(1) as f64));
         let wants = (0..threads).map(|_| Want::default()).collect();
@@ -104,7 +105,7 @@ impl Wants {
 
     /// Returns the rate that a thread may send at if it wants all, and the others what they say.
     fn granted(&self, thread: usize, now: u64) -> u64 {
-        let mut wants = [0; Wan::MOST_THREADS as usize];
+        let mut wants = [0; Wan::MOST_LANES as usize];
         let others = self.threads.iter().enumerate().filter(|(other, _)| *other != thread);
         let mut count = 0;
         for (place, (_, want)) in wants.iter_mut().zip(others) {

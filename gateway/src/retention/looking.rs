@@ -24,7 +24,7 @@ pub(crate) fn look(gateway: &config::Gateway) -> Option<NoRetention> {
     let files: Vec<_> = gateway
         .views()
         .iter()
-        .flat_map(|view| (0..view.data_plane.threads).map(|thread| file_of(view, thread)).collect::<Vec<_>>())
+        .flat_map(|view| (0..view.thread_pairs()).map(|pair| file_of(view, pair)).collect::<Vec<_>>())
         .collect();
     let looked = match (directory_of(gateway), unit_directory()) {
         (Some(directory), _) => look_at(&directory, &files),

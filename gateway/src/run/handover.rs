@@ -25,7 +25,9 @@ use crate::plane::Frozen;
 use crate::requests::Claimant;
 use crate::retention::RetainedFiles;
 use crate::service::Notifier;
-use crate::upgrade::{Broken, Channel, Giver, Place, STAND_STILL, Stand, Waiting, control_group, executable};
+use crate::upgrade::{
+    Broken, Channel, Giver, Place, STAND_STILL, Stand, Waiting, control_group, executable, peer_threads,
+};
 
 /// How long a session may take until it stands still.
 const STANDING: Duration = Duration::from_secs(1);
@@ -53,6 +55,7 @@ impl Legacy {
             site: gateway.site.name.clone(),
             peers: gateway.peers().map(|peer| peer.name.clone()).collect(),
             threads: gateway.data_plane.threads,
+            peer_threads: peer_threads(gateway),
             sockets: 0,
             waiting: Vec::new(),
             retained: Some(retained.ids()),
@@ -282,9 +285,8 @@ fn try_to_give(
             giver.claim(peer, held)?;
         }
     }
-    for (thread, (taken, states)) in (0..).zip(states) {
-        for (peer, state) in (0..).zip(states.map_err(NotGiven::Unable)?) {
-            let (state, room) = state;
+    for (taken, states) in states {
+        for ([peer, thread], (state, room)) in states.map_err(NotGiven::Unable)? {
             match state {
                 Written::There(len) => giver.state_in_room(thread, peer, taken, len)?,
                 Written::Apart(state) => giver.state(thread, peer, taken, &state)?,

@@ -1,12 +1,13 @@
 //! Sockets of a gateway: new ones, or those of the process whose place it takes.
 
 use std::io;
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
 use config::{Congestion, LanMode};
+use session::ThreadCounts;
 use session::control::{Control, StartError};
 use session::identity::Identity;
 use session::key_log::KeyLog;
@@ -61,16 +62,19 @@ fn control_sockets(
         let take = |(nth, _)| takeover::socket(heir, Place::Control(nth), "wan.listen", address);
         return Ok((0..).zip(peers).map(take).collect::<Result<_, _>>()?);
     }
+    let alone: Vec<_> = gateway.peers().map(|peer| (peer.address.ip(), None)).collect();
     let sockets = match peers {
         [_] => UdpSocket::bind(address).map(|socket| vec![vec![socket]]),
-        _ => steering::bind_for_peers(address, &peer_addresses(gateway), None),
+        _ => steering::bind_for_peers(address, &alone),
     };
     let sockets = sockets.map_err(|source| StartError::Bind { address, source })?;
     Ok(sockets.into_iter().flatten().collect())
 }
 
-fn peer_addresses(gateway: &config::Gateway) -> Vec<IpAddr> {
-    gateway.peers().map(|peer| peer.address.ip()).collect()
+/// Returns the numbers of threads here and at the peer of a view.
+pub(super) fn thread_counts(view: &config::Gateway) -> ThreadCounts {
+    let here = view.data_plane.threads;
+    ThreadCounts { here, there: view.peer.threads(here) }
 }
 
 /// Opens the LAN, for each data-plane thread, as soon as it is there. `None`: the gateway is to
@@ -139,7 +143,7 @@ pub(super) fn lan_mtu(lan: &Lan, config: &config::Lan) -> Result<usize, RunError
     Ok(mtu)
 }
 
-/// For each peer, and for each data-plane thread. Peers share the ports.
+/// For each peer, and for each pair of a thread here and one of the peer's. Peers share the ports.
 pub(super) fn open_bulk(
     gateway: &config::Gateway,
     peers: &[Towards],
@@ -149,23 +153,29 @@ pub(super) fn open_bulk(
     let failed = |address| move |source| RunError::Bulk { address, source };
     let is_one = peers.len() < 2;
     let mut all = Vec::new();
+    // Pairs whose ports some peer has before.
+    let mut bound = 0;
     for ((nth, peer), sockets) in (0..).zip(peers).zip(bulk_sockets(gateway, peers, heir.as_deref_mut())?) {
         // Marks tell of congestion where somebody answers to them.
         let adaptive = peer.gateway.peer.congestion == Congestion::Adaptive;
         let ecn = adaptive.then_some(EcnCodepoint::Ect0);
         let config = BulkConfig { gso: wan.gso, ecn, ..BulkConfig::default() };
         let mut bulks = Vec::new();
-        for (part, socket) in Part::all(gateway.data_plane.threads).zip(sockets) {
+        let pairs = peer.gateway.thread_pairs();
+        for (part, socket) in Part::all(pairs).zip(sockets) {
             let mut bulk = Bulk::from_socket(socket, config).map_err(failed(address))?;
             let mut lanes = wan.lanes_of(part.thread);
-            // All receive by the same port; the first thread also sends by it.
+            // All receive by the same port; the first pair also sends by it.
             match part.thread {
                 0 => drop(lanes.next()),
                 _ => bulk = bulk.without_lanes(),
             }
             for (further, lane) in (1..).zip(lanes) {
                 let socket = match &mut heir {
-                    None => steering::bind_lane(lane, nth == 0, !is_one).map_err(failed(lane))?,
+                    None => {
+                        let is_first = part.thread >= bound;
+                        steering::bind_lane(lane, is_first, !is_one).map_err(failed(lane))?
+                    }
                     Some(heir) => {
                         takeover::socket(heir, Place::Bulk(nth, part.thread, further), "wan.lanes", lane)?
                     }
@@ -174,12 +184,13 @@ pub(super) fn open_bulk(
             }
             bulks.push(bulk);
         }
+        bound = bound.max(pairs);
         all.push(bulks);
     }
     Ok(all)
 }
 
-/// Those that receive, for each peer and for each thread.
+/// Those that receive, for each peer and for each pair of threads.
 fn bulk_sockets(
     gateway: &config::Gateway,
     peers: &[Towards],
@@ -187,15 +198,23 @@ fn bulk_sockets(
 ) -> Result<Vec<Vec<UdpSocket>>, RunError> {
     let (address, threads) = (gateway.wan.bulk_listen(), gateway.data_plane.threads);
     if let Some(heir) = heir {
-        let mut take = |peer, thread| {
-            takeover::socket(heir, Place::Bulk(peer, thread, 0), "the port of bulk data", address)
+        let mut take =
+            |peer, pair| takeover::socket(heir, Place::Bulk(peer, pair, 0), "the port of bulk data", address);
+        let of_peer = |(number, peer): (u8, &Towards)| {
+            (0..peer.gateway.thread_pairs()).map(|pair| take(number, pair)).collect()
         };
-        let of_peer = |(peer, _)| (0..threads).map(|thread| take(peer, thread)).collect();
         return Ok((0..).zip(peers).map(of_peer).collect::<Result<_, NotTaken>>()?);
     }
     let sockets = match peers {
-        [_] => steering::bind(address, threads, Key::Sender).map(|sockets| vec![sockets]),
-        _ => steering::bind_for_peers(address, &peer_addresses(gateway), Some(threads)),
+        [peer] => {
+            let key = Key::Threads(peer.gateway.peer.threads(threads));
+            steering::bind(address, threads, key).map(|sockets| vec![sockets])
+        }
+        _ => {
+            let of_peer =
+                |peer: &Towards| (peer.gateway.peer.address.ip(), Some(thread_counts(&peer.gateway)));
+            steering::bind_for_peers(address, &peers.iter().map(of_peer).collect::<Vec<_>>())
+        }
     };
     sockets.map_err(|source| RunError::Bulk { address, source })
 }

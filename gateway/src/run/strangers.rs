@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use session::ThreadCounts;
 use session::control::{Command, Config, Control, Event};
 use session::identity::Identity;
 use session::message::{Cipher, Ciphers};
@@ -48,7 +49,7 @@ fn config(identity: Identity, [site, peer]: [&str; 2], [listen, peer_address]: [
         outlives: Arc::new(AtomicBool::new(true)),
         max_datagram: 1472,
         lanes: 1,
-        threads: 1,
+        threads: ThreadCounts::alike(1),
         ciphers: Ciphers::detect(&Cipher::ALL),
         remote: Vec::new(),
         pairings: vec![watch::channel(Arc::from([])).1],

@@ -37,15 +37,17 @@ pub(super) use beginning::Restored;
 pub(super) struct WorkerResources {
     pub(super) part: Part,
     pub(super) lan: Lan,
-    /// In the order of the gateway file.
+    /// In the order of the gateway file, and a peer's in that of the pairs of threads.
     pub(super) peers: Vec<PeerResources>,
     /// Where a site has several gateways.
     pub(super) membership: Option<Membership>,
 }
 
-/// The resources that a thread owns for one peer.
+/// The resources that a thread owns for one peer, or for one thread there.
 pub(super) struct PeerResources {
     pub(super) to: PeerAddress,
+    /// The pair of threads.
+    pub(super) part: Part,
     /// Settings of a gateway with one thread.
     pub(super) settings: Settings,
     pub(super) bulk: Bulk,
@@ -60,16 +62,26 @@ pub(super) struct Threads(Vec<Thread>);
 
 struct Thread {
     part: Part,
-    /// A way to each of the thread's peers. While it is here, no peer's orders end early.
-    orders: Vec<mpsc::Sender<Order>>,
+    /// A way to each of the thread's sides. While it is here, no peer's orders end early.
+    sides: Vec<Side>,
     waker: Waker,
     /// The way to tell it what to begin with.
     begin: mpsc::Sender<Begin>,
     thread: JoinHandle<io::Result<()>>,
 }
 
-/// One peer's side in all data-plane threads. An order goes to each of them; one that is answered
-/// is done when all have answered.
+/// The way to a thread's side towards one peer, or one thread there.
+#[derive(Clone)]
+struct Side {
+    /// The peer's number.
+    peer: u8,
+    /// The pair of threads.
+    part: Part,
+    orders: mpsc::Sender<Order>,
+}
+
+/// One peer's side in all data-plane threads, by pairs of threads. An order goes to each of them;
+/// one that is answered is done when all have answered.
 pub(super) struct Workers(Vec<WorkerThread>);
 
 struct WorkerThread {
@@ -102,13 +114,17 @@ impl Threads {
         let mut threads = Self(Vec::new());
         let mut peers: Vec<Workers> = Vec::new();
         for resources in resources {
-            let part = resources.part;
             match Thread::start(resources, busy_poll) {
                 Ok(thread) => {
-                    peers.resize_with(thread.orders.len(), || Workers(Vec::new()));
-                    for (peer, orders) in peers.iter_mut().zip(&thread.orders) {
-                        let (orders, waker) = (orders.clone(), thread.waker.clone());
-                        peer.0.push(WorkerThread { part, orders, waker });
+                    for Side { peer, part, orders } in thread.sides.iter().cloned() {
+                        let place = usize::from(peer);
+                        if peers.len() <= place {
+                            peers.resize_with(place + 1, || Workers(Vec::new()));
+                        }
+                        let waker = thread.waker.clone();
+                        if let Some(peer) = peers.get_mut(place) {
+                            peer.0.push(WorkerThread { part, orders, waker });
+                        }
                     }
                     threads.0.push(thread);
                 }
@@ -118,6 +134,8 @@ impl Threads {
                 }
             }
         }
+        // As a session has its keys.
+        peers.iter_mut().for_each(|peer| peer.0.sort_by_key(|worker| worker.part.thread));
         Ok((threads, peers))
     }
 
@@ -143,12 +161,16 @@ impl Thread {
     fn start(resources: WorkerResources, busy_poll: Duration) -> Result<Self, RunError> {
         let (waker, wakeup) = waker().map_err(RunError::System)?;
         let WorkerResources { part, mut lan, mut peers, membership } = resources;
-        let (orders, receivers): (Vec<_>, Vec<_>) = peers.iter().map(|_| mpsc::channel()).unzip();
+        let way = |peer: &PeerResources| {
+            let (orders, receiver) = mpsc::channel();
+            (Side { peer: peer.to.number, part: peer.part, orders }, receiver)
+        };
+        let (sides, receivers): (Vec<_>, Vec<_>) = peers.iter().map(way).unzip();
         let (begin, beginning) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("data-plane-{}", part.thread))
             .spawn(move || {
-                let settings: Vec<_> = peers.iter().map(|peer| part_of(&peer.settings, part)).collect();
+                let settings: Vec<_> = peers.iter().map(|peer| part_of(&peer.settings, peer.part)).collect();
                 let Some(mut cores) = beginning::cores(&beginning, &settings, &mut lan) else {
                     return Ok(());
                 };
@@ -156,8 +178,8 @@ impl Thread {
                     beginning::retain(core, peer.retained.take(), settings);
                 }
                 let side = |((peer, orders), core): ((PeerResources, _), _)| {
-                    let PeerResources { to, bulk, share, publisher, .. } = peer;
-                    PeerSide::new(to, core, bulk, share, orders, publisher)
+                    let PeerResources { to, part, bulk, share, publisher, .. } = peer;
+                    PeerSide::new((to, part), core, bulk, share, orders, publisher)
                 };
                 let peers = peers.into_iter().zip(receivers).zip(cores).map(side).collect();
                 let now = Instant::now();
@@ -165,13 +187,13 @@ impl Thread {
                 worker.with_members(membership.as_ref(), now).run()
             })
             .map_err(RunError::System)?;
-        Ok(Self { part, orders, waker, begin, thread })
+        Ok(Self { part, sides, waker, begin, thread })
     }
 
     fn end(&self) {
-        if let Some(orders) = self.orders.first() {
+        if let Some(side) = self.sides.first() {
             // Fails only when the thread has ended.
-            let _ = orders.send(Order::Stop);
+            let _ = side.orders.send(Order::Stop);
         }
         self.waker.wake();
     }
@@ -303,8 +325,8 @@ impl WorkerThread {
     }
 }
 
-/// The threads share what there is for all flows. Any of them may be the only one that sends, so
-/// the link is the same for each.
+/// The threads, or pairs of them, share what there is for all flows. Any of them may be the only
+/// one that sends, so the link is the same for each.
 fn part_of(settings: &Settings, part: Part) -> Settings {
     let total_buffer = part.of(settings.total_buffer);
     Settings {

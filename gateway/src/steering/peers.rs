@@ -4,13 +4,13 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use session::seal;
+use session::ThreadCounts;
 use socket2::{SockFilter, SockRef};
 
-use super::{Assembler, Family, bind_alone, bind_group, bind_one};
+use super::{Assembler, Choice, Family, bind_alone, bind_group, bind_one, choose_pair};
 
-/// UDP sockets bound to one address: for each peer one for each thread, which get the datagrams of
-/// that peer's thread. Without `threads` there is one for each peer.
+/// UDP sockets bound to one address: for each peer one for each pair of a thread here and one of
+/// the peer's, which get these threads' datagrams. A peer without `threads` has one.
 ///
 /// What comes from no peer's address goes to the first one's sockets, which refuse it. The peers'
 /// addresses are of one family, and differ.
@@ -19,13 +19,17 @@ use super::{Assembler, Family, bind_alone, bind_group, bind_one};
 /// The address is taken, or the kernel refuses the program.
 pub fn bind_for_peers(
     address: SocketAddr,
-    peers: &[IpAddr],
-    threads: Option<u8>,
+    peers: &[(IpAddr, Option<ThreadCounts>)],
 ) -> io::Result<Vec<Vec<UdpSocket>>> {
-    let each = usize::from(threads.unwrap_or(1).max(1));
-    let sockets = bind_group(address, each * peers.len().max(1), &by_peer(peers, threads))?;
-    let mut sockets = sockets.into_iter();
-    Ok(peers.iter().map(|_| sockets.by_ref().take(each).collect()).collect())
+    let count = peers.iter().map(|(_, threads)| sockets_of(*threads)).sum::<usize>();
+    let mut sockets = bind_group(address, count, &by_peer(peers))?.into_iter();
+    let take =
+        |(_, threads): &(IpAddr, Option<ThreadCounts>)| sockets.by_ref().take(sockets_of(*threads)).collect();
+    Ok(peers.iter().map(take).collect())
+}
+
+fn sockets_of(threads: Option<ThreadCounts>) -> usize {
+    threads.map_or(1, |threads| threads.pairs().into())
 }
 
 /// A socket that only sends, from a port that it shares with those of other peers if `shares`.
@@ -44,39 +48,34 @@ pub fn bind_lane(address: SocketAddr, is_first: bool, shares: bool) -> io::Resul
     Ok(socket)
 }
 
-/// The number of the peer that a datagram comes from, times the threads, plus the sender's thread.
-fn by_peer(peers: &[IpAddr], threads: Option<u8>) -> Vec<SockFilter> {
-    let mut program = Assembler::<usize>::default();
-    let threads = threads.map(|threads| threads.max(1));
-    for (nth, peer) in peers.iter().enumerate() {
+/// The number of a socket: those of the peers before the one that a datagram comes from, plus its
+/// pair of threads.
+fn by_peer(peers: &[(IpAddr, Option<ThreadCounts>)]) -> Vec<SockFilter> {
+    let mut program = Assembler::<Choice>::default();
+    let mut first_socket = 0;
+    for (nth, (peer, threads)) in peers.iter().enumerate() {
         let (first, _) = match peer {
             IpAddr::V4(_) => Family::V4.addresses(),
             IpAddr::V6(_) => Family::V6.addresses(),
         };
         for (word, value) in (0..).zip(words(*peer)) {
             program.load_word_of_ip(first + 4 * word);
-            program.unless_equal(value, nth);
+            program.unless_equal(value, (nth, None));
         }
-        choose(&mut program, nth, threads);
-        program.label(nth);
+        choose(&mut program, (nth, first_socket), *threads);
+        program.label((nth, None));
+        // There are few.
+        first_socket += u32::try_from(sockets_of(*threads)).unwrap_or(0);
     }
-    choose(&mut program, 0, threads);
+    choose(&mut program, (peers.len(), 0), peers.first().and_then(|(_, threads)| *threads));
     program.finish()
 }
 
-/// Ends with the number of a peer's socket for the thread that sent a datagram.
-fn choose(program: &mut Assembler<usize>, peer: usize, threads: Option<u8>) {
-    // There are few.
-    let peer = u32::try_from(peer).unwrap_or(0);
+/// Ends with the number of a peer's socket for a datagram, above the first one.
+fn choose(program: &mut Assembler<Choice>, peer: (usize, u32), threads: Option<ThreadCounts>) {
     match threads {
-        None => program.accept(peer),
-        Some(threads) => {
-            program.load_byte(seal::PATH_BYTE);
-            program.shift_right(seal::LANE_BITS);
-            program.modulo(threads.into());
-            program.add(peer * u32::from(threads));
-            program.accept_kept();
-        }
+        None => program.accept(peer.1),
+        Some(threads) => choose_pair(program, peer, threads),
     }
 }
 
@@ -94,7 +93,13 @@ fn words(address: IpAddr) -> Vec<u32> {
 mod tests {
     use std::time::Duration;
 
+    use session::seal;
+
     use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
 
     /// Returns what each socket has received: the first byte of each datagram.
     fn received(sockets: &[Vec<UdpSocket>]) -> Vec<Vec<Vec<u8>>> {
@@ -120,8 +125,9 @@ mod tests {
 
     #[test]
     fn each_peers_datagrams_come_to_its_own_sockets() {
-        let peers = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|text| text.parse::<IpAddr>().unwrap());
-        let sockets = bind_for_peers("127.0.0.1:0".parse().unwrap(), &peers, Some(2)).unwrap();
+        let threads = Some(ThreadCounts::alike(2));
+        let peers = ["127.0.0.2", "127.0.0.3", "127.0.0.4"].map(|text| (address(text), threads));
+        let sockets = bind_for_peers("127.0.0.1:0".parse().unwrap(), &peers).unwrap();
         let to = sockets[0][0].local_addr().unwrap();
         for (mark, host) in [(2, "127.0.0.2"), (3, "127.0.0.3"), (4, "127.0.0.4"), (9, "127.0.0.9")] {
             for thread in 0..2 {
@@ -136,8 +142,8 @@ mod tests {
 
     #[test]
     fn control_has_one_socket_for_each_peer() {
-        let peers = ["127.0.0.2", "127.0.0.3"].map(|text| text.parse::<IpAddr>().unwrap());
-        let sockets = bind_for_peers("127.0.0.1:0".parse().unwrap(), &peers, None).unwrap();
+        let peers = ["127.0.0.2", "127.0.0.3"].map(|text| (address(text), None));
+        let sockets = bind_for_peers("127.0.0.1:0".parse().unwrap(), &peers).unwrap();
         let to = sockets[0][0].local_addr().unwrap();
         for (mark, host) in [(3, "127.0.0.3"), (2, "127.0.0.2")] {
             UdpSocket::bind((host, 0)).unwrap().send_to(&[mark], to).unwrap();
@@ -147,10 +153,38 @@ mod tests {
     }
 
     #[test]
+    fn peers_may_have_different_numbers_of_threads() {
+        let counts = [("127.0.0.2", 3), ("127.0.0.3", 2), ("127.0.0.4", 1)];
+        let peers = counts.map(|(text, there)| (address(text), Some(ThreadCounts { here: 2, there })));
+        let sockets = bind_for_peers("127.0.0.1:0".parse().unwrap(), &peers).unwrap();
+        assert_eq!(sockets.iter().map(Vec::len).collect::<Vec<_>>(), [6, 2, 2]);
+        let to = sockets[0][0].local_addr().unwrap();
+        let mut expected = vec![vec![Vec::new(); 6], vec![Vec::new(); 2], vec![Vec::new(); 2]];
+        let mut mark = 0;
+        for (peer, (from, threads)) in peers.into_iter().enumerate() {
+            let from = UdpSocket::bind((from, 0)).unwrap();
+            let threads = threads.unwrap();
+            for nth in 0..threads.pairs() {
+                let pair = threads.pair(nth);
+                let mut bytes = datagram(mark, pair.there);
+                bytes[seal::SESSION_BYTE as usize] = 0x80 | pair.here ^ pair.there;
+                from.send_to(&bytes, to).unwrap();
+                expected[peer][usize::from(nth)].push(mark);
+                mark += 1;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(received(&sockets), expected);
+    }
+
+    #[test]
     fn programs_are_short_enough_for_as_many_peers_as_there_may_be() {
-        let peers: Vec<IpAddr> = (0..16).map(|nth| format!("fd00::{nth:x}").parse().unwrap()).collect();
-        let sockets = bind_for_peers("[::1]:0".parse().unwrap(), &peers, Some(8)).unwrap();
-        assert!(sockets.len() == 16 && sockets.iter().all(|sockets| sockets.len() == 8));
+        for (there, each) in [(8, 8), (7, 56)] {
+            let threads = Some(ThreadCounts { here: 8, there });
+            let peers: Vec<_> = (0..16).map(|nth| (address(&format!("fd00::{nth:x}")), threads)).collect();
+            let sockets = bind_for_peers("[::1]:0".parse().unwrap(), &peers).unwrap();
+            assert!(sockets.len() == 16 && sockets.iter().all(|sockets| sockets.len() == each));
+        }
     }
 
     #[test]

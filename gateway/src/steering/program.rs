@@ -76,6 +76,10 @@ impl<T: Copy + PartialEq> Assembler<T> {
         self.push(libc::BPF_LDX | libc::BPF_MEM, k);
     }
 
+    pub(crate) fn and(&mut self, k: u32) {
+        self.push(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, k);
+    }
+
     pub(crate) fn xor_kept(&mut self) {
         self.push(libc::BPF_ALU | libc::BPF_XOR | libc::BPF_X, 0);
     }

@@ -73,7 +73,7 @@ impl Giver {
         };
         let protocol = agreed("a take-over", PROTOCOL, hello.protocol)?;
         let snapshot = agreed("snapshots", SNAPSHOTS, hello.snapshot)?;
-        let most = usize::from(stand.threads) * stand.peers.len();
+        let most = stand.all_pairs();
         let count = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
         let stand = Stand { protocol, snapshot, sockets: count, ..stand };
         self.channel.send_json(Kind::Stand, &stand, None)?;

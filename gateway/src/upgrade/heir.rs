@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::channel::{Kind, Message};
 use super::{
     Broken, Channel, Extent, Hello, NAME, NoRoom, PATH, PREPARE, PROTOCOL, Place, Room, SNAPSHOTS,
-    STAND_STILL, Stand, control_group, room,
+    STAND_STILL, Stand, control_group, peer_threads, room,
 };
 use crate::uninterrupted::uninterrupted;
 
@@ -108,7 +108,7 @@ pub struct Given {
 /// A thread's state towards a peer.
 #[derive(Debug)]
 pub struct Part {
-    /// The thread's number.
+    /// The number of the pair of threads.
     pub thread: u8,
     /// The peer's, in the gateway file's order.
     pub peer: u8,
@@ -229,6 +229,12 @@ impl Heir {
         if here != *threads {
             return Err(differs("data_plane.threads", &here.to_string(), &threads.to_string()));
         }
+        let (files, running) = (peer_threads(gateway), &self.stand.peer_threads);
+        let differing = files.iter().zip(running).find(|(here, there)| here != there);
+        let unsaid = files.iter().find(|peer| running.is_empty() && **peer != here).map(|peer| (peer, &here));
+        if let Some((here, there)) = differing.or(unsaid) {
+            return Err(differs("peer.threads", &here.to_string(), &there.to_string()));
+        }
         let is_managed = self.stand.control_group.is_some();
         if is_managed && self.stand.control_group != control_group() {
             return Err(NotTaken::Unable(
@@ -287,7 +293,7 @@ impl Heir {
         self.channel.set_patience(STAND_STILL);
         self.channel.send(Kind::Freeze, &[])?;
         let peers = self.stand.peers.len();
-        let threads = usize::from(self.stand.threads);
+        let pairs: Vec<_> = (0..peers).map(|peer| self.stand.pairs(peer)).collect();
         let mut given = Given { claims: (0..peers).map(|_| None).collect(), parts: Vec::new() };
         let mut left = most;
         loop {
@@ -300,15 +306,15 @@ impl Heir {
             match message.kind {
                 Kind::Claim => given.claim(message)?,
                 Kind::Snapshot => {
-                    let part = given.part(message, [threads, peers])?;
+                    let part = given.part(message, &pairs)?;
                     left = left.saturating_sub(part.snapshot().len());
                     given.parts.push(part.with_room(&self.rooms));
                 }
                 Kind::InRoom => {
-                    let part = given.part(message, [threads, peers])?;
+                    let part = given.part(message, &pairs)?;
                     given.parts.push(part.with_room(&self.rooms).in_room()?);
                 }
-                Kind::Whole if given.parts.len() == threads * peers => return Ok(given),
+                Kind::Whole if given.parts.len() == self.stand.all_pairs() => return Ok(given),
                 _ => return Err(message.unexpected().into()),
             }
         }
@@ -366,7 +372,8 @@ impl Given {
         Ok(())
     }
 
-    fn part(&self, message: Message, [threads, peers]: [usize; 2]) -> Result<Part, Broken> {
+    /// `pairs`: pairs of threads by peer.
+    fn part(&self, message: Message, pairs: &[u8]) -> Result<Part, Broken> {
         let wrong = || Broken::Protocol("a snapshot out of its place".to_owned());
         let body = message.body;
         let Some(([thread, peer, age @ ..], _)) = body.split_first_chunk::<NUMBERS>() else {
@@ -374,7 +381,7 @@ impl Given {
         };
         let (thread, peer, age) = (*thread, *peer, Duration::from_nanos(u64::from_le_bytes(*age)));
         let is_known = self.parts.iter().any(|part| (part.thread, part.peer) == (thread, peer));
-        if is_known || usize::from(thread) >= threads || usize::from(peer) >= peers {
+        if is_known || pairs.get(usize::from(peer)).is_none_or(|pairs| thread >= *pairs) {
             return Err(wrong());
         }
         let then = Instant::now().checked_sub(age).ok_or_else(wrong)?;

@@ -8,12 +8,12 @@
 //! | new | `Hello` | what it understands ([`Hello`]) |
 //! | old | `Stand` | what it is ([`Stand`]) |
 //! | old | `Socket`, for each | its [`Place`], and the descriptor beside it |
-//! | new | `Room`, for each thread and peer, or none at all | its [`Extent`], and shared memory beside it |
+//! | new | `Room`, for each pair of threads and peer, or none at all | its [`Extent`], and shared memory beside it |
 //! | new | `CopyAhead`, if there is room | none |
 //! | old | `Copied` | none: it has copied packets there, and goes on |
 //! | new | `Freeze` | none: everything that can fail before is done |
 //! | old | `Claim`, for each peer with flows that go on | its number, and the secret of its session |
-//! | old | `InRoom` or `Snapshot`, for each thread and peer | their numbers, its age, and the core's snapshot, or its length in the room |
+//! | old | `InRoom` or `Snapshot`, for each pair of threads and peer | their numbers, its age, and the core's snapshot, or its length in the room |
 //! | old | `Whole` | none |
 //! | new | `HaveIt` | none: it has read everything, and could begin |
 //! | old | `Yours` | none: it never goes on again |
@@ -43,6 +43,7 @@ mod room;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use session::ThreadCounts;
 
 use crate::retention::{FileId, Predecessor};
 
@@ -106,6 +107,9 @@ pub struct Stand {
     pub peers: Vec<String>,
     /// Its data-plane threads.
     pub threads: u8,
+    /// Those of each peer. An older version does not say: they have as many.
+    #[serde(default)]
+    pub peer_threads: Vec<u8>,
     /// Sockets that follow.
     pub sockets: u32,
     /// The bytes that wait in each thread towards each peer.
@@ -117,6 +121,19 @@ pub struct Stand {
 }
 
 impl Stand {
+    /// Returns the pairs of a thread here and one of the peer's, each of which has a state.
+    #[must_use]
+    pub fn pairs(&self, peer: usize) -> u8 {
+        let there = self.peer_threads.get(peer).copied().unwrap_or(self.threads);
+        ThreadCounts { here: self.threads, there }.pairs()
+    }
+
+    /// Returns the pairs with all peers.
+    #[must_use]
+    pub fn all_pairs(&self) -> usize {
+        (0..self.peers.len()).map(|peer| usize::from(self.pairs(peer))).sum()
+    }
+
     /// Returns the process as the owner of its files.
     #[must_use]
     pub fn predecessor(&self) -> Predecessor {
@@ -138,8 +155,14 @@ pub enum Place {
     Control(u8),
     /// A thread's LAN, in socket mode.
     Lan(u8),
-    /// Bulk data: peer, thread, and the socket's number, of which the first receives.
+    /// Bulk data: peer, pair of threads, and the socket's number, of which the first receives.
     Bulk(u8, u8, u8),
+}
+
+/// Returns the data-plane threads of each peer.
+#[must_use]
+pub fn peer_threads(gateway: &config::Gateway) -> Vec<u8> {
+    gateway.peers().map(|peer| peer.threads(gateway.data_plane.threads)).collect()
 }
 
 /// Returns the highest version that both understand.

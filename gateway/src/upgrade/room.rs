@@ -18,7 +18,7 @@ use crate::memory;
 /// The extent of a thread's room towards a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// The thread's number.
+    /// The number of the pair of threads.
     pub thread: u8,
     /// The peer's, in the gateway file's order.
     pub peer: u8,
@@ -31,7 +31,7 @@ pub struct Extent {
 /// The bytes that wait in a thread towards a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// The thread's number.
+    /// The number of the pair of threads.
     pub thread: u8,
     /// The peer's, in the gateway file's order.
     pub peer: u8,

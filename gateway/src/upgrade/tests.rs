@@ -94,10 +94,19 @@ fn stand() -> Stand {
         site: "a".to_owned(),
         peers: vec!["b".to_owned(), "c".to_owned()],
         threads: 2,
+        // An older version does not say: they have as many.
+        peer_threads: Vec::new(),
         sockets: 0,
         waiting: vec![Waiting { thread: 1, peer: 0, bytes: 1 << 20 }],
         retained: None,
     }
+}
+
+#[test]
+fn each_pair_of_threads_has_a_state() {
+    assert_eq!((stand().pairs(0), stand().pairs(1), stand().all_pairs()), (2, 2, 4));
+    let differing = Stand { peer_threads: vec![3, 2], ..stand() };
+    assert_eq!((differing.pairs(0), differing.pairs(1), differing.all_pairs()), (6, 2, 8));
 }
 
 /// Plays the old process behind an admin socket, with `then` once it is to stand still.

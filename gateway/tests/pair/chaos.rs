@@ -101,7 +101,7 @@ fn processes_follow_one_another_on_interfaces() {
 #[test]
 #[ignore = "run by the others, in a name space"]
 fn upgrades_inside() {
-    let (mut pair, _hosts) = start_on_interfaces(2, |plan| plan.threads = 2);
+    let (mut pair, _hosts) = start_on_interfaces(2, |plan| plan.threads = [2; 2]);
     let (client, server) = pair.transfer(Limit::Messages(1_000_000));
     let program = PathBuf::from(env!("CARGO_BIN_EXE_longhaul"));
     let done = || client.progress().messages.load(Ordering::Relaxed);

@@ -36,7 +36,7 @@ fn flows_wait_for_a_link_that_is_cut() {
     let clear = "delay 2ms loss 0.5%".parse().unwrap();
     for (threads, policy) in [(2, SCHEMES[0]), (1, SCHEMES[1])] {
         let mut pair = Pair::start_otherwise(2, |plan| {
-            (plan.threads, plan.link) = (threads, clear);
+            (plan.threads, plan.link) = ([threads; 2], clear);
             policy.clone_into(&mut plan.policy);
         });
         const MESSAGES: u64 = 5000;
@@ -97,7 +97,7 @@ fn a_link_that_is_cut_is_warned_of_once() {
 #[test]
 fn bulk_goes_on_while_control_is_cut_off() {
     let mut pair = Pair::start_otherwise(2, |plan| {
-        (plan.threads, plan.link) = (2, "delay 2ms loss 0.5%".parse().unwrap());
+        (plan.threads, plan.link) = ([2; 2], "delay 2ms loss 0.5%".parse().unwrap());
         // A busy machine is not to be taken for a cut link.
         plan.dead_after = "2 s".to_owned();
     });
@@ -167,7 +167,7 @@ pub(super) fn kill_amid(pair: &mut Pair, client: &Endpoint, site: Site, messages
 /// every message fits a packet, and no program sees an error.
 #[test]
 fn flows_outlive_gateways_that_are_killed() {
-    let mut pair = Pair::start_otherwise(2, |plan| plan.threads = 2);
+    let mut pair = Pair::start_otherwise(2, |plan| plan.threads = [2; 2]);
     let messages = 3000;
     let transfer = pair.transfer_otherwise(Limit::Messages(messages), |workload| workload.message = 1000);
     for site in [Site::B, Site::A, Site::B] {
@@ -186,7 +186,7 @@ fn long_messages_outlive_gateways_that_are_killed() {
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let clear = "delay 5ms loss 0.5%".parse().unwrap();
     let mut pair = Pair::start_otherwise(2, |plan| {
-        (plan.threads, plan.link) = (2, clear);
+        (plan.threads, plan.link) = ([2; 2], clear);
         plan.retention = Some(memory.path().to_owned());
     });
     let messages = 600;
@@ -226,7 +226,7 @@ fn flows_outlive_gateways_that_are_killed_whenever() {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut pair = Pair::start_otherwise(2, |plan| {
-        (plan.threads, plan.link) = (2, "delay 5ms loss 0.5%".parse().unwrap());
+        (plan.threads, plan.link) = ([2; 2], "delay 5ms loss 0.5%".parse().unwrap());
         plan.retention = Some(memory.path().to_owned());
     });
     let unbounded = Limit::Messages(u32::MAX.into());
@@ -303,7 +303,10 @@ fn what_no_process_retained_is_told_of() {
     for (round, (reason, words)) in [
         ("foreign", "it begins with"),
         ("damaged", "requests that are not whole: 1"),
-        ("cut", "lan.mtu, limits.total_buffer, retention.size or data_plane.threads was changed"),
+        (
+            "cut",
+            "lan.mtu, limits.total_buffer, retention.size, data_plane.threads or peer.threads was changed",
+        ),
     ]
     .into_iter()
     .enumerate()

@@ -26,7 +26,9 @@ fn binary() -> &'static Path {
 /// Either side in turn, and both at a time; with several threads and lanes as well.
 #[test]
 fn processes_follow_one_another_and_no_flow_ends() {
-    for (threads, lanes, policy) in [(1, 1, SCHEMES[1]), (2, 2, SCHEMES[0])] {
+    for (threads, lanes, policy) in
+        [([1, 1], 1, SCHEMES[1]), ([2, 2], 2, SCHEMES[0]), ([2, 3], 1, SCHEMES[1])]
+    {
         let mut pair = Pair::start_otherwise(3, |plan| {
             (plan.threads, plan.lanes) = (threads, lanes);
             plan.link = "delay 2ms loss 0.5%".parse().unwrap();
@@ -142,7 +144,7 @@ fn connect(path: &Path) -> Heir {
 #[test]
 fn a_process_that_fails_to_take_over_changes_nothing() {
     let mut pair = Pair::start_otherwise(3, |plan| {
-        (plan.threads, plan.dead_after) = (2, "5 s".to_owned());
+        (plan.threads, plan.dead_after) = ([2; 2], "5 s".to_owned());
         plan.link = "delay 2ms loss 0.5%".parse().unwrap();
         // Shorter than a gateway may stand still, which is nobody's silence.
         plan.limits = "idle_flow = \"1 s\"\ntarget_dead = \"1 s\"".to_owned();
@@ -275,6 +277,11 @@ fn the_command_starts_a_gateway_that_outlives_it() {
     // Whatever takes a restart is named by its key, and no flow ends of the attempt.
     for (from, to, words) in [
         ("threads = 1", "threads = 2", "data_plane.threads is 2 in the files and 1 in the running gateway"),
+        (
+            "resume_for = \"",
+            "threads = 2\nresume_for = \"",
+            "peer.threads is 2 in the files and 1 in the running gateway",
+        ),
         ("rate = \"400", "rate = \"401", "`peer.rate` is another one here: that takes a restart"),
         ("lanes = 1", "lanes = 2", "for wan.lanes: that takes a restart"),
         (

@@ -98,7 +98,7 @@ fn config(listen: SocketAddr, peer_address: SocketAddr, identity: Identity) -> C
         outlives: Arc::new(AtomicBool::new(true)),
         max_datagram: max_datagram(1500, false),
         lanes: 1,
-        threads: 1,
+        threads: session::ThreadCounts::alike(1),
         ciphers: Ciphers::detect(&[Cipher::Aes128Gcm, Cipher::ChaCha20Poly1305]),
         remote: vec!["10.0.1.0/24".parse().unwrap()],
         pairings: Vec::new(),
@@ -157,7 +157,7 @@ impl Sites {
 /// site go on, with contents checked, and no record in the name of others' hosts is believed.
 #[test]
 fn a_peer_taken_over_has_its_own_flows_and_no_more() {
-    let mut sites = Sites::start_with(2, 1, 1, "total_buffer = \"64 MiB\"\nflows = 2000\n");
+    let mut sites = Sites::start_with(2, [1; 3], 1, "total_buffer = \"64 MiB\"\nflows = 2000\n");
     // Only the two others are left of the three.
     sites.gateways[TAKEN].kill().unwrap();
     sites.gateways[TAKEN].wait().unwrap();

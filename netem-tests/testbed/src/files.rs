@@ -20,8 +20,11 @@ pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), Testbe
     let [mtus_a, mtus_b] = [0, 1].map(|site| mtus(plan, site));
     let [interface_a, interface_b] = plan.interface.each_ref().map(Option::as_deref);
     let (lan_a, lan_b) = (lan(interface_a, a.lan, hosts_a), lan(interface_b, b.lan, hosts_b));
-    put("a.toml", gateway("a", "b", "10.0.1.0/24", a, &mtus_a, &lan_a, plan))?;
-    put("b.toml", gateway("b", "a", "10.0.0.0/24", b, &mtus_b, &lan_b, plan))
+    let [threads_a, threads_b] = plan.threads;
+    let threads = [threads_a, threads_b];
+    put("a.toml", gateway("a", "b", "10.0.1.0/24", (a, threads), &mtus_a, &lan_a, plan))?;
+    let threads = [threads_b, threads_a];
+    put("b.toml", gateway("b", "a", "10.0.0.0/24", (b, threads), &mtus_b, &lan_b, plan))
 }
 
 /// Has the program make an authority, and a certificate and key for each site.
@@ -33,6 +36,11 @@ fn keys(dir: &Path, plan: &Plan) -> Result<(), TestbedError> {
         true => Ok(()),
         false => Err(TestbedError::Keys(String::from_utf8_lossy(&output.stderr).into_owned())),
     }
+}
+
+fn retention(plan: &Plan) -> String {
+    let directory = plan.retention.as_ref().map(|path| path.display().to_string());
+    directory.map_or(String::new(), |path| format!("[retention]\ndirectory = {path:?}\nsize = \"32 MiB\"\n"))
 }
 
 /// The lines that say how long packets may be: of `[lan]`, of `[wan]`.
@@ -60,16 +68,15 @@ fn gateway(
     name: &str,
     peer: &str,
     remote: &str,
-    ports: &SitePorts,
+    (ports, [threads, there]): (&SitePorts, [u8; 2]),
     [lan_mtu, wan_mtu]: &[String; 2],
     [lan, hosts]: &[String; 2],
     plan: &Plan,
 ) -> String {
     let SitePorts { wan, relay, admin, .. } = ports;
-    let Plan { rate, congestion, limits, busy_poll, dead_after, resume_for, lanes, threads, .. } = plan;
-    let directory = plan.retention.as_ref().map(|path| path.display().to_string());
-    let retention = directory
-        .map_or(String::new(), |path| format!("[retention]\ndirectory = {path:?}\nsize = \"32 MiB\"\n"));
+    let Plan { rate, congestion, limits, busy_poll, dead_after, resume_for, lanes, .. } = plan;
+    let peer_threads = if there == threads { String::new() } else { format!("threads = {there}") };
+    let retention = retention(plan);
     format!(
         r#"[site]
 name = "{name}"
@@ -92,6 +99,7 @@ rate = "{rate}"
 congestion = "{congestion}"
 dead_after = "{dead_after}"
 resume_for = "{resume_for}"
+{peer_threads}
 
 [identity]
 certificate = "{name}.crt"

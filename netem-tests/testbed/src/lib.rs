@@ -65,8 +65,8 @@ pub struct Plan {
     pub lan_mtu: [Option<u16>; 2],
     /// As `wan.lanes`, of both; each lane of each thread has a link of its own.
     pub lanes: u8,
-    /// As `data_plane.threads`, of both.
-    pub threads: u8,
+    /// As `data_plane.threads`, of site A and of site B.
+    pub threads: [u8; 2],
     /// The link, the same in both directions and for each lane.
     pub link: LinkSpec,
     /// Seed of the link.
@@ -74,6 +74,12 @@ pub struct Plan {
     /// RDMA hosts of site A (10.0.0.x) and of site B (10.0.1.x): the address in their packets, and
     /// their UDP socket.
     pub hosts: [Vec<(IpAddr, SocketAddr)>; 2],
+}
+
+/// Returns how many pairs of threads there are: the least common multiple.
+fn pairs(threads: [u8; 2]) -> u8 {
+    let is_multiple = |number: &u8| threads.iter().all(|count| number.is_multiple_of(*count));
+    (1..=u8::MAX).find(is_multiple).unwrap_or(u8::MAX)
 }
 
 /// Why there is no pair of gateways.
@@ -209,13 +215,14 @@ impl Testbed {
             .prefix("longhaul-")
             .tempdir()
             .map_err(TestbedError::io("a temporary folder"))?;
-        let ports = ports::Ports::find(plan.lanes.saturating_mul(plan.threads), plan.wan)
+        let pairs = pairs(plan.threads);
+        let ports = ports::Ports::find(plan.lanes.saturating_mul(pairs), plan.wan)
             .map_err(TestbedError::io("free ports"))?;
         files::write(dir.path(), plan, &ports)?;
         let [a, b] = &ports.sites;
         let spec = RelaySpec {
             ports: Port::gateway_pair(a.relay, a.wan, b.relay, b.wan).into(),
-            lanes: usize::from(plan.lanes) * usize::from(plan.threads),
+            lanes: usize::from(plan.lanes) * usize::from(pairs),
             a_to_b: plan.link,
             b_to_a: plan.link,
             seed: plan.seed,

@@ -49,6 +49,7 @@ use crate::message::{Cipher, Ciphers, GoodbyeReason, MessageError, Pairing};
 use crate::resumption::Resumption;
 use crate::schedule::Role;
 use crate::seal::{Opener, Sealer};
+use crate::threads::ThreadCounts;
 use current::{Current, Held, OwnerGone};
 use wire::Link;
 
@@ -121,15 +122,17 @@ pub struct Config {
     /// Largest bulk datagram (UDP payload, in bytes) to send or take in; see
     /// [`crate::seal::max_datagram`].
     pub max_datagram: u16,
-    /// Lanes to announce: those that each thread sends on. The peer refuses what comes on others.
+    /// Lanes to announce: those that each pair of threads sends on. The peer refuses what comes on
+    /// others. All pairs together have [`MOST_LANES`](crate::MOST_LANES) at most.
     pub lanes: u8,
-    /// Data-plane threads, 1 at least; a peer with another number gets no session.
-    pub threads: u8,
+    /// Data-plane threads here and at the peer, 1 at least. A peer with another number gets no
+    /// session.
+    pub threads: ThreadCounts,
     /// Ciphers to offer.
     pub ciphers: Ciphers,
     /// Prefixes of the hosts behind the peer, to be told to it.
     pub remote: Vec<IpNet>,
-    /// Flows of the previous session to tell the peer of, by data-plane thread.
+    /// Flows of the previous session to tell the peer of, by pair of data-plane threads.
     ///
     /// They are read whenever a session starts.
     pub pairings: Vec<watch::Receiver<Arc<[Pairing]>>>,
@@ -158,7 +161,7 @@ pub enum Event {
 /// A session that has just come up.
 #[derive(Debug)]
 pub struct Session {
-    /// Sealer and opener of each data-plane thread.
+    /// Sealer and opener of each pair of data-plane threads ([`ThreadCounts::pair`]).
     pub keys: Vec<(Sealer, Opener)>,
     /// The other side.
     pub peer: PeerInfo,

@@ -42,7 +42,7 @@ pub enum Refusal {
     Site,
     /// No cipher in common.
     Cipher,
-    /// Another number of data-plane threads.
+    /// Another number of data-plane threads than was expected.
     Threads,
     /// Messages that break the protocol.
     Protocol,

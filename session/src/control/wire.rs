@@ -18,12 +18,13 @@ use super::{Config, Held, PeerInfo, SETUP_TIMEOUT, Session, close};
 use crate::identity::{SerialNumber, earliest_end};
 use crate::key_log::KeyLog;
 use crate::message::{
-    Direction, GoodbyeReason, Hello, MAX_PAIRINGS, Message, MessageError, Pairing, Ticket, VERSION,
-    encode_all_pairings,
+    Direction, GoodbyeReason, Hello, MAX_PAIRINGS, MOST_LANES, Message, MessageError, Pairing, Ticket,
+    VERSION, encode_all_pairings,
 };
 use crate::resumption::{CHANNEL_LABEL, Resumption, SECRET_LABEL};
 use crate::schedule::{EXPORTER_BYTES, EXPORTER_LABEL, KeyError, Role, Secrets, exporter_context};
-use crate::seal::{Opener, Sealer, most_forgeries, packets_per_epoch};
+use crate::seal::{Opener, Sealer, most_forgeries, packets_per_epoch, session_number};
+use crate::threads::ThreadCounts;
 
 const READ_CHUNK: usize = 16 << 10;
 
@@ -107,8 +108,8 @@ pub(super) enum SetupError {
     Site(String),
     #[error("no cipher in common")]
     Cipher,
-    #[error("`data_plane.threads` is {here} here and {there} at the peer; they must be equal")]
-    Threads { here: u8, there: u8 },
+    #[error("the peer has {there} data-plane threads, and not {expected} as `peer.threads` says here")]
+    Threads { expected: u8, there: u8 },
     #[error("{0}: the peer's bulk port would be the one above, there is none")]
     NoBulkPort(SocketAddr),
     #[error(transparent)]
@@ -211,7 +212,7 @@ fn check_address(connection: &Connection, config: &Config) -> Result<(), SetupEr
 fn random_session() -> Result<u32, KeyError> {
     let mut bytes = [0; 4];
     SystemRandom::new().fill(&mut bytes)?;
-    Ok(u32::from_be_bytes(bytes))
+    Ok(session_number(u32::from_be_bytes(bytes)))
 }
 
 fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
@@ -222,7 +223,7 @@ fn greeting(session: u32, ticket: Option<Ticket>, config: &Config) -> Vec<u8> {
         ciphers: config.ciphers,
         max_datagram: config.max_datagram,
         lanes: config.lanes,
-        threads: config.threads,
+        threads: config.threads.here,
         resume_for: u32::try_from(config.resume_for.as_millis()).unwrap_or(u32::MAX),
         ticket,
         build: config.build.clone(),
@@ -293,8 +294,13 @@ fn judge(
     if hello.site != config.peer {
         return Err(SetupError::Site(hello.site));
     }
-    if hello.threads != config.threads {
-        return Err(SetupError::Threads { here: config.threads, there: hello.threads });
+    let threads = config.threads;
+    if hello.threads != threads.there {
+        return Err(SetupError::Threads { expected: threads.there, there: hello.threads });
+    }
+    // Each pair of threads has as many lanes, and each of these a replay window.
+    if hello.lanes.saturating_mul(threads.pairs()) > MOST_LANES {
+        return Err(Lost::from(MessageError::Value { field: "lanes" }).into());
     }
     let cipher = config.ciphers.agree(hello.ciphers).ok_or(SetupError::Cipher)?;
     let remote = connection.remote_address();
@@ -336,7 +342,7 @@ fn derive(
     connection: &Connection,
     peer: PeerInfo,
     pairings: Vec<Pairing>,
-    (threads, key_log): (u8, Option<&KeyLog>),
+    (threads, key_log): (ThreadCounts, Option<&KeyLog>),
     spent: &Waker,
 ) -> Result<Session, KeyError> {
     let (dialer, listener) = match peer.role {
@@ -352,16 +358,18 @@ fn derive(
     if let Some(log) = key_log {
         log.session(&secrets, peer.local_session, peer.remote_session)?;
     }
-    // The threads go from epoch to epoch each by itself, and share each epoch's key; so they share
-    // its limits.
-    let epoch = packets_per_epoch(peer.max_datagram) / u64::from(threads);
-    let forgeries = most_forgeries(peer.cipher) / u64::from(threads);
-    let keys = |thread| {
-        let sealer = Sealer::new(peer.remote_session, secrets.send.clone(), epoch)?.of_thread(thread);
-        let opener = Opener::new(peer.local_session, secrets.receive.clone(), peer.lanes)?.of_thread(thread);
+    // Pairs of threads go from epoch to epoch each by itself, and share each epoch's key; so they
+    // share its limits.
+    let pairs = u64::from(threads.pairs());
+    let epoch = packets_per_epoch(peer.max_datagram) / pairs;
+    let forgeries = most_forgeries(peer.cipher) / pairs;
+    let keys = |nth| {
+        let pair = threads.pair(nth);
+        let sealer = Sealer::new(peer.remote_session, secrets.send.clone(), epoch)?.between(pair);
+        let opener = Opener::new(peer.local_session, secrets.receive.clone(), peer.lanes)?.between(pair);
         Ok((sealer.telling(spent.clone()), opener.within(forgeries, spent.clone())))
     };
-    let keys = (0..threads).map(keys).collect::<Result<_, KeyError>>()?;
+    let keys = (0..threads.pairs()).map(keys).collect::<Result<_, KeyError>>()?;
     Ok(Session { keys, peer, pairings, resumes: false, outlives: false })
 }
 

@@ -88,6 +88,24 @@ fn known_answers() {
     }
 }
 
+/// From thread 2 to thread 5, computed as the others are.
+#[test]
+fn known_answers_between_different_threads() {
+    use crate::schedule::{Role, Secrets};
+    let exporter: [u8; 32] = std::array::from_fn(|index| index as u8);
+    #[rustfmt::skip]
+    let vectors = [
+        (Cipher::Aes128Gcm, "4047030f00000000147954da16297e8c8dda396fbb0482c52a18943b6d9cd484"),
+        (Cipher::ChaCha20Poly1305, "4047030f000000003d3703fe5dd2cab6a1b89f713c4e09bf6c18729f38f9306f"),
+    ];
+    for (cipher, datagram) in vectors {
+        let secrets = Secrets::derive(&exporter, Role::Dialer, cipher).unwrap();
+        let sealer = Sealer::new(0x0102_0308, secrets.send, 100).unwrap();
+        let mut sealer = sealer.between(ThreadPair { here: 2, there: 5 });
+        assert_eq!(hex(&sealed(&mut sealer, 7, b"longhaul")), datagram);
+    }
+}
+
 #[test]
 fn the_two_directions_have_different_keys() {
     use crate::schedule::{Role, Secrets};
@@ -137,6 +155,7 @@ fn damaged_packets_change_nothing() {
                     (0, 0..4) => assert!(matches!(refused, Rejected::Authentication | Rejected::Epoch)),
                     (0, 4) | (1, _) => assert_eq!(refused, Rejected::Lane),
                     (0, _) => assert_eq!(refused, Rejected::NotBulk),
+                    (3, 0..3) => assert_eq!(refused, Rejected::Lane, "of other threads"),
                     (2..4, _) => assert_eq!(refused, Rejected::UnknownSession),
                     (4..8, _) => {
                         assert_eq!(refused, Rejected::Authentication, "also of a number taken in before");
@@ -162,7 +181,7 @@ fn damaged_packets_change_nothing() {
 #[test]
 fn packets_of_an_earlier_session_are_refused() {
     let (mut old, _) = pair(SESSION, Cipher::Aes128Gcm, &[1; 32], 10).unwrap();
-    let (_, mut other_number) = pair(SESSION + 1, Cipher::Aes128Gcm, &SEED, 10).unwrap();
+    let (_, mut other_number) = pair(SESSION + 8, Cipher::Aes128Gcm, &SEED, 10).unwrap();
     let (_, mut same_number) = pair(SESSION, Cipher::Aes128Gcm, &SEED, 10).unwrap();
     let stale = sealed(&mut old, 0, b"stale");
     assert_eq!(other_number.open(&mut stale.clone()), Err(Rejected::UnknownSession));
@@ -274,7 +293,7 @@ fn each_thread_has_numbers_of_its_own_and_opens_no_others() {
     for cipher in CIPHERS {
         let threads = [0, 1].map(|thread| {
             let (sealer, opener) = lanes(2, cipher, 3);
-            (sealer.of_thread(thread), opener.of_thread(thread))
+            (sealer.between(ThreadPair::alike(thread)), opener.between(ThreadPair::alike(thread)))
         });
         let [(mut one, mut opens_one), (mut other, mut opens_other)] = threads;
         for number in 0..10 {
@@ -294,6 +313,50 @@ fn each_thread_has_numbers_of_its_own_and_opens_no_others() {
             assert_eq!(opens_other.open(&mut second.clone()).unwrap(), b"the same text");
         }
     }
+}
+
+/// Rule: `docs/protocol.md#rule-threads`.
+#[test]
+fn each_pair_of_threads_has_numbers_of_its_own_and_opens_no_others() {
+    let all =
+        || (0..MOST_THREADS).flat_map(|here| (0..MOST_THREADS).map(move |there| ThreadPair { here, there }));
+    let ends: Vec<_> = all()
+        .map(|threads| {
+            let (sealer, opener) = lanes(1, Cipher::Aes128Gcm, 3);
+            let mirrored = ThreadPair { here: threads.there, there: threads.here };
+            (sealer.between(threads), opener.between(mirrored))
+        })
+        .collect();
+    let (mut sealers, mut openers): (Vec<_>, Vec<_>) = ends.into_iter().unzip();
+    let sealed: Vec<_> = sealers.iter_mut().map(|sealer| sealed(sealer, 0, b"the same text")).collect();
+    for (nth, datagram) in sealed.iter().enumerate() {
+        assert!(
+            sealed.iter().filter(|other| other[HEADER..] == datagram[HEADER..]).count() == 1,
+            "one nonce each"
+        );
+        for (other, opener) in openers.iter_mut().enumerate().filter(|(other, _)| *other != nth) {
+            assert_eq!(opener.open(&mut datagram.clone()), Err(Rejected::Lane), "{nth}, {other}");
+        }
+        assert_eq!(openers[nth].open(&mut datagram.clone()).unwrap(), b"the same text");
+        let header = Header::parse(datagram).unwrap();
+        let receiver = header.thread ^ (header.session ^ SESSION_SHORT) as u8;
+        assert_eq!(
+            ThreadPair { here: header.thread, there: receiver },
+            all().nth(nth).unwrap(),
+            "a kernel can tell"
+        );
+    }
+}
+
+const SESSION_SHORT: u16 = SESSION as u16;
+
+#[test]
+fn a_session_of_another_number_is_unknown() {
+    let (mut sealer, _) = lanes(1, Cipher::Aes128Gcm, 3);
+    let (_, opener) = lanes(1, Cipher::Aes128Gcm, 3);
+    let mut opener = Opener { session: opener.session ^ 8, ..opener };
+    assert_eq!(opener.open(&mut sealed(&mut sealer, 0, b"x")), Err(Rejected::UnknownSession));
+    assert_eq!(session_number(0xffff_ffff) & 0xff, 0xf8);
 }
 
 #[test]

@@ -145,7 +145,7 @@ pub(in crate::check) fn held(gateway: &Gateway) -> Vec<(&'static str, SocketAddr
     let tcp = |address| TcpListener::bind(address).map(drop);
     let is_held =
         |opened: io::Result<()>| opened.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
-    let lanes = (0..gateway.data_plane.threads).flat_map(|thread| gateway.wan.lanes_of(thread));
+    let lanes = (0..gateway.most_thread_pairs()).flat_map(|pair| gateway.wan.lanes_of(pair));
     let bulk = lanes.filter(|lane| is_held(udp(*lane))).map(|lane| ("wan.lanes", lane));
     let control = Some(gateway.wan.listen).filter(|listen| is_held(udp(*listen)));
     let admin = gateway.admin.as_ref().and_then(|admin| admin.listen).filter(|listen| is_held(tcp(*listen)));

@@ -12,7 +12,7 @@ pub(super) fn at_risk(gateway: &Gateway) -> Vec<u16> {
 }
 
 fn ports_of(gateway: &Gateway) -> Vec<u16> {
-    let lanes = (0..gateway.data_plane.threads).flat_map(|thread| gateway.wan.lanes_of(thread));
+    let lanes = (0..gateway.most_thread_pairs()).flat_map(|pair| gateway.wan.lanes_of(pair));
     let admin = gateway.admin.as_ref().and_then(|admin| admin.listen);
     let all = [gateway.wan.listen].into_iter().chain(lanes).chain(admin);
     let mut ports: Vec<_> = all.map(|address| address.port()).collect();

@@ -109,7 +109,9 @@ pub(super) fn retain(core: &mut Gateway, retained: Option<Retained>, settings: &
 /// Returns what an operator has changed if memory is cut otherwise than this process cuts it.
 fn changed(found: Found) -> Option<&'static str> {
     let is_cut = matches!(found, Found::Cut { .. });
-    is_cut.then_some("lan.mtu, limits.total_buffer, retention.size or data_plane.threads was changed")
+    is_cut.then_some(
+        "lan.mtu, limits.total_buffer, retention.size, data_plane.threads or peer.threads was changed",
+    )
 }
 
 /// Judges what was noted at `then`, if nothing older than `most` matters. All in milliseconds of a
@@ -133,7 +135,7 @@ fn forget(lan: &mut Lan) {
 }
 
 fn restore(settings: &[Settings], mut parts: Vec<(Part, bool)>) -> Result<Vec<Gateway>, String> {
-    parts.sort_by_key(|(part, _)| part.peer);
+    parts.sort_by_key(|(part, _)| (part.peer, part.thread));
     let restore = |(settings, (part, is_held)): (&Settings, (Part, bool))| {
         let segments = part.room().map_or(&[][..], |room| room.segments());
         let core = Gateway::restore_beside(settings.clone(), part.snapshot(), segments, part.then);
@@ -176,7 +178,9 @@ impl Threads {
         let mut by_thread: Vec<Vec<_>> = self.0.iter().map(|_| Vec::new()).collect();
         for part in parts {
             let is_held = held.get(usize::from(part.peer)).copied().unwrap_or(false);
-            if let Some(parts) = by_thread.get_mut(usize::from(part.thread)) {
+            // A pair's number tells the thread here.
+            let thread = usize::from(part.thread) % by_thread.len().max(1);
+            if let Some(parts) = by_thread.get_mut(thread) {
                 parts.push((part, is_held));
             }
         }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
-use super::{Answers, Threads};
+use super::{Answers, Side, Threads};
 use crate::lan::wake::Waker;
 use crate::plane::{Ahead, Freeze, Frozen, Lent, Order};
 use crate::upgrade::{COPY, Offer, Place, Waiting};
@@ -16,7 +16,7 @@ use crate::upgrade::{COPY, Offer, Place, Waiting};
 const MOST_ROOMS: usize = 500;
 
 /// The way to have all threads copy packets ahead, for whoever waits for that.
-pub(in crate::run) struct Copier(Vec<(u8, Vec<mpsc::Sender<Order>>, Waker)>);
+pub(in crate::run) struct Copier(Vec<(Vec<Side>, Waker)>);
 
 impl Copier {
     /// Has packets copied, and waits until that is done, or for [`COPY`].
@@ -25,11 +25,11 @@ impl Copier {
         let (done, is_done) = mpsc::channel();
         let mut awaited = 0;
         for Offer { extent, beside, alive } in offers {
-            let to = self.0.iter().find(|(thread, ..)| *thread == extent.thread);
-            let Some((_, orders, waker)) = to else { continue };
-            let Some(orders) = orders.get(usize::from(extent.peer)) else { continue };
+            let is_its = |side: &&Side| (side.peer, side.part.thread) == (extent.peer, extent.thread);
+            let to = self.0.iter().find_map(|(sides, waker)| Some((sides.iter().find(is_its)?, waker)));
+            let Some((side, waker)) = to else { continue };
             // Fails only when the thread has ended.
-            let _ = orders.send(Order::CopyAhead(Box::new(Ahead { beside, done: done.clone(), alive })));
+            let _ = side.orders.send(Order::CopyAhead(Box::new(Ahead { beside, done: done.clone(), alive })));
             waker.wake();
             awaited += 1;
         }
@@ -46,15 +46,15 @@ impl Threads {
     pub(in crate::run) async fn lend(&self) -> io::Result<(Vec<(Place, OwnedFd)>, Vec<Waiting>)> {
         let (mut sockets, mut all_waiting) = (Vec::new(), Vec::new());
         for thread in &self.0 {
-            for (peer, orders) in (0..).zip(&thread.orders) {
+            for (nth, Side { peer, part, orders }) in thread.sides.iter().enumerate() {
                 let (reply, answer) = oneshot::channel();
                 // Fails only when the thread has ended.
                 let _ = orders.send(Order::Lend(reply));
                 thread.waker.wake();
                 let Lent { lan, bulk, waiting } = answer.await.map_err(|_| io::ErrorKind::NotConnected)??;
-                let at = thread.part.thread;
+                let (peer, at) = (*peer, part.thread);
                 all_waiting.push(Waiting { thread: at, peer, bytes: waiting });
-                let lan = lan.filter(|_| peer == 0).map(|socket| (Place::Lan(at), socket));
+                let lan = lan.filter(|_| nth == 0).map(|socket| (Place::Lan(thread.part.thread), socket));
                 sockets.extend(lan);
                 let bulk = (0..).zip(bulk);
                 sockets.extend(bulk.map(|(nth, socket)| (Place::Bulk(peer, at, nth), socket)));
@@ -68,7 +68,7 @@ impl Threads {
 
     /// The way to have packets copied ahead.
     pub(in crate::run) fn copier(&self) -> Copier {
-        let way = |thread: &super::Thread| (thread.part.thread, thread.orders.clone(), thread.waker.clone());
+        let way = |thread: &super::Thread| (thread.sides.clone(), thread.waker.clone());
         Copier(self.0.iter().map(way).collect())
     }
 
@@ -77,9 +77,9 @@ impl Threads {
         let freeze = |thread: &super::Thread| {
             let (frozen, state) = oneshot::channel();
             let (verdict, taken) = mpsc::channel();
-            if let Some(orders) = thread.orders.first() {
+            if let Some(side) = thread.sides.first() {
                 // Fails only when the thread has ended, which shows in the missing answer.
-                let _ = orders.send(Order::Freeze(Freeze { frozen, taken }));
+                let _ = side.orders.send(Order::Freeze(Freeze { frozen, taken }));
             }
             thread.waker.wake();
             (verdict, state)

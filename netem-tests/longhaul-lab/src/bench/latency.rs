@@ -127,7 +127,7 @@ impl Latency {
             wan: [Ipv4Addr::LOCALHOST; 2],
             lan_mtu: [None; 2],
             lanes: 1,
-            threads: 1,
+            threads: [1; 2],
             link: LinkSpec::default(),
             seed: SEED,
             hosts: [known(Site::A, a)?, known(Site::B, b)?],

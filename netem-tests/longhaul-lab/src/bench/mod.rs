@@ -108,7 +108,7 @@ fn clean_pair(program: &Path) -> Plan {
         wan: [Ipv4Addr::LOCALHOST; 2],
         lan_mtu: [None; 2],
         lanes: 1,
-        threads: 1,
+        threads: [1; 2],
         link: LinkSpec::default(),
         seed: 1,
         hosts: [Vec::new(), Vec::new()],

@@ -14,7 +14,7 @@ use gateway::steering::{self, Key};
 use gateway::wan::{Bulk, BulkConfig};
 use reliability::stream::{Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
 use session::seal::pair;
-use session::{Cipher, OVERHEAD};
+use session::{Cipher, OVERHEAD, ThreadPair};
 
 use super::cpu::{CpuMeter, Pace};
 use super::streams::{End, NAP, RECORD, WARM_UP};
@@ -85,7 +85,7 @@ impl Threads {
     }
 
     fn transfer(&self, segment: usize, threads: u8) -> Result<Pace, BenchError> {
-        let bind = || steering::bind(LOOPBACK, threads, Key::Sender);
+        let bind = || steering::bind(LOOPBACK, threads, Key::Threads(threads));
         let (near, far) = (bind()?, bind()?);
         let shares = Share::all(RATE, threads, Instant::now());
         let mut loops = Vec::new();
@@ -137,7 +137,10 @@ impl Loop {
         // All threads' keys are made from the same secrets.
         let keys = |seed: u8| {
             let (sealer, opener) = pair(1, CIPHER, &[seed; 32], u64::MAX).map_err(io::Error::other)?;
-            Ok::<_, io::Error>((sealer.of_thread(thread), opener.of_thread(thread)))
+            Ok::<_, io::Error>((
+                sealer.between(ThreadPair::alike(thread)),
+                opener.between(ThreadPair::alike(thread)),
+            ))
         };
         let ((there, at_far), (back, at_near)) = (keys(1)?, keys(2)?);
         let (to_far, to_near) = (far.local_addr()?, near.local_addr()?);

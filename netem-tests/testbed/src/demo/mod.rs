@@ -199,7 +199,7 @@ impl Demo {
             wan: [Ipv4Addr::LOCALHOST; 2],
             lan_mtu: [None; 2],
             lanes: 1,
-            threads: 1,
+            threads: [1; 2],
             link: LinkSpec::default(),
             seed: SEED,
             hosts: [Vec::new(), Vec::new()],
