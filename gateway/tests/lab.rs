@@ -241,6 +241,16 @@ fn a_full_table_of_neighbours_starves_nobody() {
     }
 }
 
+/// In a VRF, too, what hosts send crosses by the gateways and not beside them.
+#[test]
+#[ignore = "takes a minute: `--ignored` runs the whole lab"]
+fn a_lan_interface_in_a_vrf_is_sealed_like_another() {
+    if has_lab() {
+        let out = out("lab-vrf");
+        assert!(boot("vrf.sh", 600, &[], &out), "see above; logs in {}", out.display());
+    }
+}
+
 /// A link that puts packets out of order and loses none is not taken for a lossy one, and next to
 /// nothing is sent again.
 #[test]

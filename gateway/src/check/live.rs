@@ -270,13 +270,13 @@ fn capabilities(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
 
 fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machine: &Machine) {
     let name = &lan.name;
-    if let Some((whole, kind)) = &lan.part_of {
+    if let Some((whole, kind)) = lan.part_of.as_ref().filter(|_| !lan.is_seen_through(machine)) {
         let message =
             format!("{name} is a part of {whole}, and the kernel takes hosts' packets for those of {whole}");
         let help = match kind.as_str() {
             "vrf" => format!(
-                "take {name} out of the VRF: the rules that keep the kernel from forwarding RoCE unsealed go by \
-                 {name}, and hold for no packet of a VRF"
+                "take {name} out of the VRF, or take Linux 5.18 or later: before, the rules that keep the kernel from \
+                 forwarding RoCE unsealed go by {name}, and hold for no packet of a VRF"
             ),
             "bridge" | "bond" | "team" => format!(
                 "name {whole}: the rules that keep the kernel from forwarding RoCE unsealed go by lan.interface"
@@ -403,7 +403,20 @@ fn forwarding_of(prefix: &IpNet) -> &'static str {
     }
 }
 
+/// The first kernel whose rules take the packets of an interface in a VRF for the interface's.
+const RULES_SEE_VRFS: (u32, u32) = (5, 18);
+
 impl Interface {
+    /// Returns the VRF that it is in, if it is.
+    fn vrf(&self) -> Option<&str> {
+        self.part_of.as_ref().filter(|(_, kind)| kind == "vrf").map(|(name, _)| name.as_str())
+    }
+
+    /// Returns true if rules for it hold though it is a part of another one.
+    fn is_seen_through(&self, machine: &Machine) -> bool {
+        self.vrf().is_some() && machine.kernel >= RULES_SEE_VRFS
+    }
+
     fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|own| own.addr() == address)
     }

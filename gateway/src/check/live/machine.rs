@@ -12,6 +12,7 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkInfo, LinkMessage};
 use rustix::thread::{CapabilitySet, capabilities};
+use socket2::{Domain, Socket, Type};
 
 use crate::admin::Status;
 use crate::lan::guard;
@@ -24,6 +25,8 @@ use crate::retention::{self, NoRetention};
 /// A machine, as far as a gateway depends on it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
+    /// The kernel's version.
+    pub kernel: (u32, u32),
     /// Its network interfaces.
     pub interfaces: Vec<Interface>,
     /// Why hosts cannot use the LAN's interface, if they cannot.
@@ -116,15 +119,22 @@ impl Machine {
             }
             LanMode::Socket { .. } => (None, Vec::new()),
         };
+        let remote = gateway.lan.remote.iter().copied();
+        let vrf = match &gateway.lan.mode {
+            LanMode::Packet { interface } => interfaces.iter().find(|other| other.name == *interface),
+            LanMode::Socket { .. } => None,
+        };
+        let vrf = vrf.and_then(Interface::vrf).map(str::to_owned);
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Ok(Self {
+            kernel: kernel_version(),
             strict: strict(&interfaces),
             interfaces,
             lan,
             rdma: rdma::devices(),
             forwarding: (is_one("net/ipv4/ip_forward"), is_one("net/ipv6/conf/all/forwarding")),
             guarded,
-            unreachable: gateway.lan.remote.iter().copied().filter(|prefix| !leads_to(prefix)).collect(),
+            unreachable: remote.filter(|prefix| !leads_to(prefix, vrf.as_deref())).collect(),
             cut_off: cut_off(gateway),
             held: Vec::new(),
             at_risk: super::ports::at_risk(gateway),
@@ -136,6 +146,13 @@ impl Machine {
             running: Vec::new(),
         })
     }
+}
+
+/// Returns 0.0 for what is no version of Linux.
+fn kernel_version() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Returns the sockets of a file, by their key, that somebody has already. Each is opened for a
@@ -239,15 +256,21 @@ fn strict(interfaces: &[Interface]) -> Vec<String> {
     names.filter(|_| !is_loose).filter(is_strict).map(str::to_owned).collect()
 }
 
-/// Returns true if the kernel knows a way to the prefix's first host. No packet is sent.
-fn leads_to(prefix: &IpNet) -> bool {
+/// Returns true if the kernel knows a way to the prefix's first host, by the routes of a VRF if the
+/// LAN is in one. No packet is sent.
+fn leads_to(prefix: &IpNet, vrf: Option<&str>) -> bool {
     let Some(host) = prefix.hosts().next() else { return false };
-    let any: SocketAddr = match prefix {
-        IpNet::V4(_) => ([0, 0, 0, 0], 0).into(),
-        IpNet::V6(_) => ([0u16; 8], 0).into(),
+    let domain = match prefix {
+        IpNet::V4(_) => Domain::IPV4,
+        IpNet::V6(_) => Domain::IPV6,
     };
+    let Ok(socket) = Socket::new(domain, Type::DGRAM, None) else { return false };
+    if vrf.is_some_and(|vrf| socket.bind_device(Some(vrf.as_bytes())).is_err()) {
+        // Nothing is known of the VRF's routes.
+        return true;
+    }
     // The port is TCP's discard service: for RoCE's, a gateway's own rule would answer.
-    UdpSocket::bind(any).and_then(|socket| socket.connect((host, 9))).is_ok()
+    socket.connect(&SocketAddr::new(host, 9).into()).is_ok()
 }
 
 fn number(name: &str) -> u64 {

@@ -27,6 +27,7 @@ fn machine() -> Machine {
         follows_routers: false,
     };
     Machine {
+        kernel: (5, 17),
         interfaces: vec![interface("g0", 4200, "10.0.0.254/24"), interface("w0", 9000, "10.9.0.1/24")],
         lan: None,
         rdma: vec![("mlx5_1".to_owned(), "eth7".to_owned())],
@@ -145,7 +146,7 @@ fn the_whole_is_named_only_where_it_can_be_the_lan_interface() {
         ("br0", "bridge", "name br0: ", "the kind of br0 is bridge"),
         ("bond0", "bond", "name bond0: ", "the kind of bond0 is bond"),
         ("team0", "team", "name team0: ", "the kind of team0 is team"),
-        ("vrf0", "vrf", "take g0 out of the VRF: ", "the kind of vrf0 is vrf"),
+        ("vrf0", "vrf", "take g0 out of the VRF, or take Linux 5.18 ", "the kind of vrf0 is vrf"),
         ("ovs-system", "openvswitch", "take g0 out of ovs-system, ", "the kind of ovs-system is openvswitch"),
         ("x0", "", "take g0 out of x0, ", "x0 tells no kind"),
     ] {
@@ -156,6 +157,21 @@ fn the_whole_is_named_only_where_it_can_be_the_lan_interface() {
         assert!(findings[0].help.starts_with(help), "{kind}: {findings:?}");
         assert!(format!("{:?}", findings[0].label).contains(found), "{kind}: {findings:?}");
     }
+}
+
+/// From then on, the kernel's rules take its packets for the interface's.
+#[test]
+fn an_interface_in_a_vrf_will_do_from_linux_5_18_on() {
+    for (kernel, findings) in [((5, 17), 1), ((5, 18), 0), ((6, 1), 0)] {
+        let mut machine = Machine { kernel, ..machine() };
+        machine.interfaces[0].part_of = Some(("blue".to_owned(), "vrf".to_owned()));
+        assert_eq!(judge(&gateway(|text| text), 2 << 30, &machine).len(), findings, "{kernel:?}");
+        // No kernel does that for a bridge.
+        machine.interfaces[0].part_of = Some(("br0".to_owned(), "bridge".to_owned()));
+        assert_eq!(judge(&gateway(|text| text), 2 << 30, &machine).len(), 1, "{kernel:?}");
+    }
+    // This machine has one that says its version.
+    assert!(Machine::look(&gateway(|text| text)).unwrap().kernel >= (4, 0));
 }
 
 #[test]

@@ -14,10 +14,13 @@
 //!         iifname INTERFACE ip daddr PREFIX udp dport 4791 drop     hosts' packets
 //!         oifname INTERFACE ip saddr PREFIX udp dport 4791 drop     in remote hosts' names
 //!         iifname INTERFACE ip frag-off & 0x1fff != 0 ... @fragments4 drop
-//!         iifname != INTERFACE oifname INTERFACE udp dport 4791 drop
+//!         iifname != INTERFACE sdifname != INTERFACE oifname INTERFACE \
+//!             udp dport 4791 drop
 //!     }
 //! }
 //! ```
+//! Each rule that wants `iifname` stands there once more with `sdifname`.
+//! For a packet of an interface in a VRF, `iifname` is the VRF, and `sdifname` the interface.
 //! The first three stand there for each remote prefix. They see first fragments as well: those have
 //! the port.
 //! A later one has none. It is known by the first one's addresses and identification, so a host
@@ -44,6 +47,10 @@ const PRIORITY: i32 = -300;
 const UDP: u8 = 17;
 /// Key of `meta`: the interface that it is to leave by.
 const OUT_NAME: u32 = 7;
+/// Key of `meta`: the interface in a VRF that it came by.
+const PART_NAME: u32 = 34;
+/// The keys by which a packet may be known for one of the interface.
+const CAME_BY: [u32; 2] = [IN_NAME, PART_NAME];
 /// Packets in fragments remembered for each family, and for how long: no receiver waits longer for
 /// the rest.
 const FRAGMENTED: u32 = 65_536;
@@ -76,18 +83,20 @@ fn add_rules(table: &mut Table, interface: &str, remote: &[IpNet]) -> io::Result
     let mut push = |fill: &dyn Fn(&mut Attributes)| table.add_rule(CHAIN, fill);
     for prefix in remote {
         let family = Family::of(prefix);
-        // By itself: with a full set this one does not match.
-        push(&|list| {
-            hosts_packets(list, interface, prefix);
-            family.load_key(list);
-            expression(list, "dynset", |data| {
-                data.text(1, family.set()).number(3, 0).number(4, WORDS);
-            });
-        })?;
-        push(&|list| {
-            hosts_packets(list, interface, prefix);
-            drop_it(list);
-        })?;
+        for by in CAME_BY {
+            // By itself: with a full set this one does not match.
+            push(&|list| {
+                hosts_packets(list, (by, interface), prefix);
+                family.load_key(list);
+                expression(list, "dynset", |data| {
+                    data.text(1, family.set()).number(3, 0).number(4, WORDS);
+                });
+            })?;
+            push(&|list| {
+                hosts_packets(list, (by, interface), prefix);
+                drop_it(list);
+            })?;
+        }
         push(&|list| {
             named(list, OUT_NAME, interface, EQUAL);
             within(list, prefix, family.source());
@@ -95,9 +104,9 @@ fn add_rules(table: &mut Table, interface: &str, remote: &[IpNet]) -> io::Result
             drop_it(list);
         })?;
     }
-    for family in Family::ALL {
+    for (family, by) in Family::ALL.into_iter().flat_map(|family| CAME_BY.map(|by| (family, by))) {
         push(&|list| {
-            named(list, IN_NAME, interface, EQUAL);
+            named(list, by, interface, EQUAL);
             meta(list, FAMILY);
             compare(list, &[family.number()]);
             family.is_later_fragment(list);
@@ -109,7 +118,7 @@ fn add_rules(table: &mut Table, interface: &str, remote: &[IpNet]) -> io::Result
         })?;
     }
     push(&|list| {
-        named(list, IN_NAME, interface, UNEQUAL);
+        CAME_BY.iter().for_each(|by| named(list, *by, interface, UNEQUAL));
         named(list, OUT_NAME, interface, EQUAL);
         roce(list);
         drop_it(list);
@@ -198,8 +207,8 @@ impl Family {
 }
 
 /// Goes on only for what hosts send to RoCE's port of a remote host.
-fn hosts_packets(list: &mut Attributes, interface: &str, prefix: &IpNet) {
-    named(list, IN_NAME, interface, EQUAL);
+fn hosts_packets(list: &mut Attributes, (by, interface): (u32, &str), prefix: &IpNet) {
+    named(list, by, interface, EQUAL);
     within(list, prefix, Family::of(prefix).destination());
     roce(list);
 }
