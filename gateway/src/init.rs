@@ -1,7 +1,6 @@
 //! `longhaul init`: the gateway files of two or more sites, from what nobody can guess.
 
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -100,8 +99,7 @@ pub fn init(dir: &Path, sites: &[Site], rate: Rate) -> Result<Vec<PathBuf>, Init
         error => InitError::Keys(error),
     })?;
     for (path, text) in paths.iter().zip(&texts) {
-        let file = OpenOptions::new().write(true).create_new(true).open(path);
-        file.and_then(|mut file| file.write_all(text.as_bytes()))
+        keys::write_new(path, text.as_bytes(), 0o644)
             .map_err(|source| InitError::File { path: path.clone(), source })?;
     }
     Ok(paths)

@@ -1,12 +1,13 @@
 //! `longhaul keys`: an authority of one's own and a certificate per site.
 //!
 //! A certificate says one thing: its holder is the gateway of the site it names. Keys are ECDSA
-//! P-256, files PEM, key files mode 0600.
+//! P-256, files PEM, key files mode 0600. In a folder whose mode hands its group on (02000), that
+//! group may read all but the authority's key.
 
 use std::collections::BTreeSet;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, SystemTimeError};
 
@@ -225,7 +226,8 @@ fn make_authority(certificate: &Path, key: &Path) -> Result<Issuer<'static, KeyP
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let pair = KeyPair::generate()?;
     let signed = params.self_signed(&pair)?;
-    write_key(key, &pair, false)?;
+    // No gateway needs this one.
+    write(key, pair.serialize_pem().as_bytes(), 0o600, false)?;
     write_certificate(certificate, &signed, false)?;
     Ok(Issuer::new(params, pair))
 }
@@ -277,8 +279,10 @@ fn exists(path: &Path) -> Result<bool, KeysError> {
     path.try_exists().map_err(file_error(path))
 }
 
+/// Writes the key of a site for its owner, and for the group of a folder that hands its group on.
 fn write_key(path: &Path, key: &KeyPair, replace: bool) -> Result<(), KeysError> {
-    write(path, key.serialize_pem().as_bytes(), 0o600, replace)
+    let mode = if is_shared(path) { 0o640 } else { 0o600 };
+    write(path, key.serialize_pem().as_bytes(), mode, replace)
 }
 
 fn write_certificate(path: &Path, certificate: &rcgen::Certificate, replace: bool) -> Result<(), KeysError> {
@@ -304,10 +308,29 @@ fn write(path: &Path, content: &[u8], mode: u32, replace: bool) -> Result<(), Ke
     placed
 }
 
-fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+/// Writes a file that must not be there yet. The process' umask takes from `mode` what it does, but
+/// for the group that a folder shares its files with.
+pub(crate) fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
+    if is_shared(path) {
+        let own = file.metadata()?.permissions().mode();
+        file.set_permissions(Permissions::from_mode(own | mode & GROUP))?;
+    }
     file.write_all(content)?;
     file.sync_all()
+}
+
+/// Mode bits of a file for its group.
+const GROUP: u32 = 0o070;
+/// Mode bit of a folder whose group that of new files is.
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// Returns true in a folder that shares its files with a group, as that of the package does with
+/// the gateway's.
+fn is_shared(path: &Path) -> bool {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
+    folder.is_ok_and(|folder| folder.permissions().mode() & SET_GROUP_ID != 0)
 }
 
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> KeysError {

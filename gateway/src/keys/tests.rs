@@ -1,5 +1,3 @@
-use std::os::unix::fs::PermissionsExt;
-
 use super::*;
 
 fn names(names: &[&str]) -> Vec<String> {
