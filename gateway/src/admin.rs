@@ -69,9 +69,11 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::cells::Cells;
+use crate::json;
 use crate::logs::printable;
 use crate::recorder::Recorder;
 use crate::requests::Requests;
+use crate::seldom::{A_MINUTE, Seldom};
 use crate::telemetry::{Exporter, Snapshot, Telemetry};
 use crate::upgrade;
 
@@ -105,8 +107,6 @@ const CONNECTION_TIME: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_secs(1);
 /// Waited after a failed accept, which is usually for want of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// Between two times that this is told.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
 
 /// The tasks that answer.
 pub type Serving = Vec<JoinHandle<Infallible>>;
@@ -344,7 +344,7 @@ impl Admin {
     async fn serve_within(self: Arc<Self>, listener: Listener, time: Duration, samples: bool) -> Infallible {
         let permits = Arc::new(Semaphore::new(CONNECTIONS));
         let mut waiting = Waiting::default();
-        let mut told: Option<Instant> = None;
+        let mut told = Seldom::new(A_MINUTE);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -382,9 +382,7 @@ impl Admin {
                         waiting.add(progress, task.abort_handle(), tokio::time::Instant::now());
                     }
                     Err(error) => {
-                        let now = Instant::now();
-                        if told.is_none_or(|told| now.saturating_duration_since(told) >= TELL_AGAIN) {
-                            told = Some(now);
+                        if told.tell(Instant::now()) {
                             warn!(%error, "admin listener cannot accept");
                         }
                         sleep(ACCEPT_RETRY).await;
@@ -598,8 +596,8 @@ fn refuse(refused: Refused) -> Response<Full<Bytes>> {
 }
 
 fn json(status: StatusCode, value: &impl Serialize) -> Response<Full<Bytes>> {
-    match serde_json::to_string_pretty(value) {
-        Ok(text) => reply(status, JSON, text + "\n"),
+    match json::pretty(value) {
+        Ok(text) => reply(status, JSON, text),
         Err(error) => reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, format!("{error}\n")),
     }
 }

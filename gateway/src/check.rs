@@ -5,6 +5,7 @@ mod listener;
 pub mod live;
 mod outcome;
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use config::{Content, Gateway, Label, LanMode, Policy, Report};
@@ -32,20 +33,19 @@ pub fn check(path: &Path) -> Report {
     report
 }
 
-/// Checks the file of a gateway that is about to start. What may come later is a warning: an
-/// interface, an address, a clock that is not set yet.
-pub fn check_to_start(path: &Path) -> Report {
-    check_beside(path, |error| matches!(error, IdentityError::NotYetValid { .. }))
+/// Checks the file of a gateway that is about to start, as [`config::check`] has read it. What may
+/// come later is a warning: an interface, an address, a clock that is not set yet.
+pub fn check_to_start(report: Report) -> Report {
+    check_beside(report, |error| matches!(error, IdentityError::NotYetValid { .. }))
 }
 
-/// Checks the file of a gateway that is to go on as it is. An expired certificate is a warning too,
-/// since it ends no session.
-pub fn check_to_stay(path: &Path) -> Report {
-    check_beside(path, IdentityError::is_of_time)
+/// Checks the file of a gateway that is to go on as it is, as [`config::check`] has read it. An
+/// expired certificate is a warning too, since it ends no session.
+pub fn check_to_stay(report: Report) -> Report {
+    check_beside(report, IdentityError::is_of_time)
 }
 
-fn check_beside(path: &Path, is_warning: fn(&IdentityError) -> bool) -> Report {
-    let mut report = config::check(path);
+fn check_beside(mut report: Report, is_warning: fn(&IdentityError) -> bool) -> Report {
     if let Some((gateway, policy)) = gateway_of(&report) {
         identity(&mut report, &gateway, is_warning);
         listener::check(&mut report, &gateway, UnixTime::now());
@@ -213,6 +213,13 @@ fn opens(report: &mut Report, key: &str, file: &Path) -> bool {
     let help = match linked(file) {
         Some(target) => {
             format!("it is a link to {}: make that readable, or name another file", target.display())
+        }
+        None if error.kind() == ErrorKind::PermissionDenied => {
+            let path = file.display();
+            format!(
+                "this process's user may not read it: `chgrp GROUP {path}; chmod g+r {path}` with its group (longhaul of \
+                 the packaged unit), which has to be let into the folder, too"
+            )
         }
         None => "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned(),
     };

@@ -107,7 +107,7 @@ impl PlanArgs {
             let classes = subjects.iter().map(PlannedClass::new).collect();
             let link = PlannedLink::new(&estimate);
             let report = PlanReport { link, warnings: warnings.collect(), classes };
-            writeln!(out, "{}", serde_json::to_string_pretty(&report).map_err(io::Error::from)?)?;
+            write!(out, "{}", crate::json::pretty(&report).map_err(io::Error::from)?)?;
         } else {
             writeln!(out, "{}", headline(&estimate))?;
             for warning in warnings {

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::time::sleep;
 
 use crate::admin::{self, Endpoint, FetchError};
+use crate::json;
 use crate::recorder::{NEXT, since_1970};
 
 /// Between two questions.
@@ -102,8 +103,7 @@ pub async fn record_json(
 }
 
 fn write_line(line: &Line, out: &mut dyn Write) -> Result<(), RecordError> {
-    let text = serde_json::to_string(line).map_err(io::Error::from)?;
-    writeln!(out, "{text}")?;
+    out.write_all(json::line(line).map_err(io::Error::from)?.as_bytes())?;
     Ok(out.flush()?)
 }
 

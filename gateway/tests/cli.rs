@@ -2,10 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
 
+#[path = "cli/json.rs"]
+mod json;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -48,15 +52,21 @@ fn usage() {
     }
 }
 
+/// The commands that the help shows, but for itself.
+fn commands(folder: &Path) -> BTreeSet<String> {
+    let (_, help, _) = parts(&longhaul(folder, &["--help"]));
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let (list, _) = list.split_once("\n\n").unwrap();
+    let names = list.lines().filter(|line| !line.starts_with("   "));
+    let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+    names.map(str::to_owned).collect()
+}
+
 /// Whoever reads of a command finds it in the help, and whoever finds one there can read of it.
 #[test]
 fn the_help_has_the_commands_of_the_documentation() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, help, _) = parts(&longhaul(folder.path(), &["--help"]));
-    let (_, list) = help.split_once("Commands:\n").unwrap();
-    let (list, _) = list.split_once("\n\n").unwrap();
-    let names = list.lines().filter(|line| !line.starts_with("   "));
-    let listed: BTreeSet<_> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    let listed = commands(folder.path());
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
     let pages = ["install", "operate", "reference", "troubleshoot", "configure", "security"];
     let text: String =
@@ -66,8 +76,8 @@ fn the_help_has_the_commands_of_the_documentation() {
         .skip(1)
         .filter_map(|rest| rest.split(|c: char| !c.is_ascii_lowercase()).next());
     let told: BTreeSet<_> = after.collect();
-    for name in listed.iter().filter(|name| **name != "help") {
-        assert!(told.contains(name), "{name} stands in --help, and on no page");
+    for name in &listed {
+        assert!(told.contains(name.as_str()), "{name} stands in --help, and on no page");
     }
     for name in ["generate", "upgrade", "healthy", "bundle", "doctor", "top"] {
         assert!(listed.contains(name), "{name} stands on a page, and not in --help");
@@ -203,6 +213,37 @@ fn a_bundle_without_the_file_that_was_named_says_so_and_ends_in_an_error() {
         parts(&longhaul(path, &["bundle", "--admin", "127.0.0.1:1", "--config", "bad.toml", "c.tgz"]));
     assert_eq!(code, Some(2));
     assert!(out.contains("  gateway.json: left empty: bad.toml: no TOML; check.txt says where\n"), "{out}");
+}
+
+/// Whatever root's umask is, others never read a key, and the group of the package's folder reads
+/// what its gateway needs. Nobody else reads the authority's key.
+///
+/// "Configuration wizard creates configuration file with open permissions"
+/// (streamr-dev/network#171, yggdrasil-network/yggdrasil-go#1253), and the reverse
+/// (deviceWISE/device-cloud-python#139).
+#[test]
+fn files_of_a_pair_are_for_those_who_need_them() {
+    for umask in ["000", "022", "027", "077"] {
+        for (folder_mode, key_mode) in [(0o2750, 0o640), (0o750, 0o600)] {
+            let folder = tempfile::tempdir().unwrap();
+            fs::set_permissions(folder.path(), fs::Permissions::from_mode(folder_mode)).unwrap();
+            let mut shell = Command::new("sh");
+            let sites = "--site a,10.9.0.1,10.0.0.0/24,eth1 --site b,10.9.0.2,10.0.1.0/24,eth1";
+            let script = format!("umask {umask}; exec \"$0\" init --rate '1 Gbit/s' {sites}");
+            shell.args(["-c", &script, env!("CARGO_BIN_EXE_longhaul")]).current_dir(folder.path());
+            let (code, _, err) = parts(&shell.output().unwrap());
+            assert_eq!(code, Some(0), "{err}");
+            let mode =
+                |name: &str| fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o7777;
+            let modes = ["a.key", "ca.key"].map(mode);
+            assert_eq!(modes, [key_mode, 0o600], "{folder_mode:o}, umask {umask}");
+            for name in ["a.crt", "ca.crt", "a.toml"] {
+                let is_readable = mode(name) & 0o040 != 0;
+                let is_shared = folder_mode & 0o2000 != 0;
+                assert!(is_readable || !is_shared, "{name}: {folder_mode:o}, umask {umask}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -533,13 +574,7 @@ fn manual_pages_and_completions_are_those_of_the_commands() {
     let path = folder.path();
     let (code, _, err) = parts(&longhaul(path, &["generate", "packaging/generated"]));
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let (_, help, _) = parts(&longhaul(path, &["--help"]));
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let lines = lines.take_while(|line| !line.is_empty());
-    let commands: Vec<&str> = lines
-        .filter_map(|line| line.strip_prefix("  ")?.split(' ').next())
-        .filter(|name| !name.is_empty() && *name != "help")
-        .collect();
+    let commands = commands(path);
     assert!(commands.len() >= 12, "{commands:?}");
     let read = |name: &str| fs::read_to_string(path.join("packaging/generated").join(name)).unwrap();
     assert!(read("man/longhaul.1").contains("LONGHAUL_LOG"));
@@ -556,103 +591,6 @@ fn manual_pages_and_completions_are_those_of_the_commands() {
     for asset in assets.iter().filter(|asset| !asset.contains('*')) {
         assert!(!read(asset).is_empty(), "{asset}");
     }
-}
-
-#[test]
-fn results_are_there_as_json() {
-    let folder = tempfile::tempdir().unwrap();
-    let (code, out, err) = parts(&longhaul(folder.path(), &["keys", "--json", "--dir", "keys", "a", "b"]));
-    assert_eq!((code, err.as_str()), (Some(0), ""));
-    let keys: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(keys["authority"]["outcome"], "created");
-    assert_eq!(
-        (&keys["sites"][1]["name"], &keys["sites"][1]["files"]["key"]),
-        (&"b".into(), &"keys/b.key".into())
-    );
-
-    for (adopted, status, wanted) in [(true, "200 OK", 0), (false, "422 Unprocessable Entity", 2)] {
-        let answer = serde_json::json!({
-            "adopted": adopted, "file": "policy.toml", "generation": 2, "differences": [],
-            "identity": [], "problems": "",
-        });
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let admin = listener.local_addr().unwrap().to_string();
-        let text = answer.to_string();
-        let answered = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n", text.len());
-            // Requests have no body, and this one fits into one segment.
-            assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-            stream.write_all((head + &text).as_bytes()).unwrap();
-        });
-        let (code, out, _) = parts(&longhaul(folder.path(), &["reload", "--json", "--admin", &admin]));
-        answered.join().unwrap();
-        assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()), (Some(wanted), answer));
-    }
-}
-
-#[test]
-fn results_are_json_if_asked_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path();
-    let json = |arguments: &[&str], code: i32| -> Value {
-        let (status, out, err) = parts(&longhaul(path, arguments));
-        assert_eq!(status, Some(code), "{arguments:?}: {err}");
-        serde_json::from_str(&out).unwrap_or_else(|error| panic!("{arguments:?}: {error} in\n{out}"))
-    };
-    let sites = ["--site", "a,10.9.0.1,10.0.0.0/24,lo", "--site", "b,10.9.0.2,10.0.1.0/24,lo"];
-    let made = json(&[&["init", "--json", "--rate", "1 Gbit/s"][..], &sites].concat(), 0);
-    assert_eq!((&made[0]["site"], &made[1]["gateway"]), (&"a".into(), &"./b.toml".into()));
-    fs::write(path.join("bad.toml"), "[[class]]\nname = \"default\"\nshceme = \"sr\"\n").unwrap();
-    let checked = json(&["check", "--json", "a.toml", "bad.toml"], 2);
-    assert_eq!((&checked[0]["valid"], &checked[0]["kind"]["gateway"]["peer"]), (&true.into(), &"b".into()));
-    let problem = &checked[1]["problems"][0];
-    assert_eq!(
-        (&problem["error"], &problem["line"], &problem["column"]),
-        (&true.into(), &3.into(), &1.into())
-    );
-    assert_eq!((&checked[1]["valid"], &checked[1]["kind"]), (&false.into(), &Value::Null));
-    let link = ["--rate", "10 Gbit/s", "--rtt", "25 ms", "--drop", "0.1%"];
-    let plan = json(&[&["plan", "--json"][..], &link].concat(), 0);
-    assert_eq!(plan["link"]["rate"], 10_000_000_000_u64);
-    let sizes = plan["classes"][0]["sizes"].as_array().unwrap();
-    assert!(sizes.len() > 5 && sizes[0]["schemes"].as_array().unwrap().len() == 4, "{plan}");
-    let quick =
-        ["simulate", "--json", "--messages", "20", "--size", "64 KiB", "--scheme", "sr", "--threads", "1"];
-    let rows = json(&quick, 0);
-    assert_eq!((&rows[0]["size"], &rows[0]["scheme"]), (&65_536.into(), &"sr".into()));
-    let bundle = json(&["bundle", "--json", "--admin", "127.0.0.1:1", "b.tgz"], 0);
-    let entry = |name: &str| bundle["entries"].as_array().unwrap().iter().find(|entry| entry["name"] == name);
-    assert_eq!(
-        (&bundle["archive"], &entry("version.txt").unwrap()["left_empty"]),
-        (&"b.tgz".into(), &Value::Null)
-    );
-    let why = entry("status.json").unwrap()["left_empty"].as_str().unwrap();
-    assert!(why.starts_with("nothing answers at 127.0.0.1:1: "), "{why}");
-    // Nobody runs with these files, and who is not there says so.
-    for (file, code, why) in [("a.toml", 1, "admin.sock"), ("none.toml", 2, "none.toml")] {
-        let failed = json(&["upgrade", "--json", file], code);
-        assert_eq!((&failed["outcome"], &failed["taken"]), (&"failed".into(), &Value::Null));
-        assert!(failed["text"].as_str().unwrap().contains(why), "{failed}");
-    }
-}
-
-/// Packages bring them.
-#[test]
-fn schemas_are_generated() {
-    let folder = tempfile::tempdir().unwrap();
-    let (code, _, err) = parts(&longhaul(folder.path(), &["generate", "."]));
-    assert_eq!(code, Some(0), "{err}");
-    let of_gateways = ["status", "healthy", "flows", "doctor", "events", "reload", "record"];
-    for name in
-        of_gateways.into_iter().chain(["check", "init", "keys", "plan", "simulate", "upgrade", "bundle"])
-    {
-        let text = fs::read_to_string(folder.path().join(format!("schema/{name}.schema.json"))).unwrap();
-        let schema: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema", "{name}");
-        assert!(text.contains("\"description\""), "{name}");
-    }
-    assert!(folder.path().join("man/longhaul-top.1").exists());
 }
 
 /// Ctrl-C in a demo: the rows that there are fit a terminal, and it is no success.

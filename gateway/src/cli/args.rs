@@ -96,13 +96,6 @@ impl<T> OneOrEach<T> {
     }
 }
 
-impl<T: Serialize> OneOrEach<T> {
-    /// Returns it as `--json` prints it.
-    pub(super) fn to_json(&self) -> Result<String, Failure> {
-        Ok(serde_json::to_string_pretty(self).map_err(failed)? + "\n")
-    }
-}
-
 /// The part of /status that tells of the peers.
 #[derive(Default, Deserialize)]
 struct Peers {

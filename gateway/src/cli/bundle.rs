@@ -1,7 +1,7 @@
 //! `longhaul bundle`
 
 use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use clap::Args;
 use config::{Content, Report};
 
 use super::args::AdminArgs;
-use super::failure::{Failure, Outcome, failed, output_failed, unusable};
-use super::runtime;
+use super::failure::{Failure, Outcome, failed, unusable};
+use super::{output, runtime};
 use crate::admin::Endpoint;
-use crate::bundle::{Bundle, Summary};
+use crate::bundle::{Bundle, Entry, Summary};
 use crate::logs::printable;
 
 #[derive(Debug, Args)]
@@ -62,26 +62,21 @@ impl BundleArgs {
             let _ = fs::remove_file(&self.archive);
             named(error)
         })?;
-        self.tell(&bundle).map_err(output_failed)?;
+        let summary = Summary::new(self.archive.clone(), &bundle);
+        output::show(self.json, &summary, list)?;
         let Some(why) = bundle.lacks_file() else { return Ok(()) };
         let path = self.archive.display();
         Err(unusable(format!("longhaul: {path} lacks the gateway file: {}", printable(why))))
     }
+}
 
-    /// Lists what the archive holds, and what it does not.
-    fn tell(&self, bundle: &Bundle) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        if self.json {
-            let summary = Summary::new(self.archive.clone(), bundle);
-            return writeln!(out, "{}", serde_json::to_string_pretty(&summary)?);
-        }
-        for (name, why) in bundle.names() {
-            match why {
-                None => writeln!(out, "  {name}")?,
-                Some(why) => writeln!(out, "  {name}: left empty: {}", printable(why))?,
-            }
-        }
-        let path = self.archive.display();
-        writeln!(out, "{path}: no keys, but addresses and names. Look at it before you send it.")
-    }
+/// Lists what an archive holds, and what it does not.
+fn list(summary: &Summary) -> String {
+    let line = |Entry { name, left_empty }: &Entry| match left_empty {
+        None => format!("  {name}\n"),
+        Some(why) => format!("  {name}: left empty: {}\n", printable(why)),
+    };
+    let lines: String = summary.entries.iter().map(line).collect();
+    let path = summary.archive.display();
+    format!("{lines}{path}: no keys, but addresses and names. Look at it before you send it.\n")
 }

@@ -1,7 +1,6 @@
 //! Lists of flows from a running gateway, printed.
 
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::net::IpAddr;
 
 use clap::Args;
@@ -9,8 +8,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::args::{OneOrEach, PeerArgs, check_class};
-use super::failure::{Outcome, failed, output_failed};
-use super::runtime;
+use super::failure::{Outcome, failed};
+use super::{output, runtime};
 use crate::admin::{self, Endpoint, FlowFilter};
 use crate::logs::printable_block;
 
@@ -43,11 +42,10 @@ impl ByHostArgs {
         for admin in &endpoints {
             lists.push(runtime.block_on(admin::ask(admin, &path)).map_err(failed)?);
         }
-        let shown = match self.json {
-            true => OneOrEach::of(lists).to_json()?,
-            false => tables(&endpoints, &lists),
-        };
-        io::stdout().lock().write_all(shown.as_bytes()).map_err(output_failed)
+        match self.json {
+            true => output::print_json(&OneOrEach::of(lists)),
+            false => output::print(&tables(&endpoints, &lists)),
+        }
     }
 }
 

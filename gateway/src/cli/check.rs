@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use config::{ByteSize, Content, Gateway, Policy, Report};
 
-use super::failure::{Outcome, failed, output_failed, unusable};
+use super::failure::{Outcome, output_failed, unusable};
 use super::status::known;
-use super::{runtime, style};
+use super::{output, runtime, style};
 use crate::admin::{self, Endpoint, Status};
 use crate::check::CheckedFile;
 use crate::check::live::Running;
@@ -35,10 +35,10 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     pub(super) fn run(&self) -> Outcome {
-        let mut out = io::stdout().lock();
         if self.json {
-            return self.run_json(&mut out);
+            return self.run_json();
         }
+        let mut out = io::stdout().lock();
         let mut wrong = String::new();
         let known = known(&self.link)?;
         for report in self.reports() {
@@ -62,10 +62,9 @@ impl CheckArgs {
 
 impl CheckArgs {
     /// Errors are in the result; standard error says that there are some.
-    fn run_json(&self, out: &mut impl Write) -> Outcome {
+    fn run_json(&self) -> Outcome {
         let files: Vec<CheckedFile> = self.reports().iter().map(CheckedFile::new).collect();
-        let text = serde_json::to_string_pretty(&files).map_err(failed)?;
-        writeln!(out, "{text}").map_err(output_failed)?;
+        output::print_json(&files)?;
         match files.iter().filter(|file| !file.valid).count() {
             0 => Ok(()),
             count => Err(unusable(format!("longhaul: {count} of {} files cannot be used", files.len()))),

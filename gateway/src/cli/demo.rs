@@ -1,13 +1,12 @@
 //! `longhaul demo`
 
-use std::io;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
 use testbed::demo::Demo;
 
 use super::failure::{Outcome, failed};
-use super::runtime;
+use super::{output, runtime};
 use crate::causes::chain;
 use crate::interrupt;
 
@@ -16,6 +15,9 @@ pub(super) struct DemoArgs {
     /// A quarter of the time; percentiles then rest on few messages
     #[arg(long)]
     quick: bool,
+    /// Show the measurements as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 impl DemoArgs {
@@ -23,7 +25,11 @@ impl DemoArgs {
         let runtime = runtime()?;
         let interrupted = interrupt::watch(&runtime).map_err(failed)?;
         let demo = Demo { program: std::env::current_exe().map_err(failed)?, quick: self.quick };
-        demo.run(&mut io::stdout().lock(), &|| interrupted.load(Ordering::Acquire))
-            .map_err(|error| failed(chain(&error)))
+        let shown = demo.run(&|| interrupted.load(Ordering::Acquire));
+        match self.json {
+            true => output::print_json(&shown.report())?,
+            false => output::print(&shown.table())?,
+        }
+        shown.outcome().map_err(|error| failed(chain(&error)))
     }
 }

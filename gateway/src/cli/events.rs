@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::Args;
 
 use super::args::{AdminArgs, check_class_of_any, class_name};
-use super::failure::{Failure, Outcome, failed, output_failed};
-use super::runtime;
+use super::failure::{Outcome, failed};
+use super::{output, runtime};
 use crate::admin::ask;
 use crate::events::{Event, EventKind, Events};
+use crate::json;
 use crate::logs::printable;
 
 /// Between two questions.
@@ -71,19 +72,16 @@ impl EventsArgs {
             && self.class.as_deref().is_none_or(|class| is_about(event, class))
     }
 
-    fn show(&self, answer: &Events) -> Result<(), Failure> {
-        let mut out = io::stdout().lock();
+    fn show(&self, answer: &Events) -> Outcome {
         if answer.gone > 0 {
             let _ = writeln!(io::stderr(), "{} earlier events are gone", answer.gone);
         }
-        for event in answer.events.iter().filter(|event| self.is_meant(event)) {
-            let line = match self.json {
-                true => serde_json::to_string(event).map_err(failed)?,
-                false => printable(&event.to_string()),
-            };
-            writeln!(out, "{line}").map_err(output_failed)?;
-        }
-        out.flush().map_err(output_failed)
+        let line = |event: &Event| match self.json {
+            true => json::line(event).map_err(failed),
+            false => Ok(printable(&event.to_string()) + "\n"),
+        };
+        let meant = answer.events.iter().filter(|event| self.is_meant(event));
+        output::print(&meant.map(line).collect::<Result<String, _>>()?)
     }
 }
 

@@ -62,10 +62,11 @@ impl GatewayArgs {
         if self.with_parent {
             set_parent_process_death_signal(Some(KillSignal::TERM)).map_err(failed)?;
         }
-        let report = check::check_to_start(&self.config);
+        let file = config::check(&self.config);
+        let report = check::check_to_start(file.clone());
         let problems = config::render(report.problems(), style(&io::stderr()));
         let Some(Content::Gateway(gateway, policy)) = report.content().filter(|_| report.is_valid()) else {
-            if self.take_over.has_nothing_to_do(&self.config, logs)? {
+            if self.take_over.has_nothing_to_do(file, logs)? {
                 return Ok(());
             }
             return Err(unusable(match report.content() {

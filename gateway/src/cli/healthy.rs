@@ -1,12 +1,10 @@
 //! `longhaul healthy`
 
-use std::io::{self, Write};
-
 use clap::Args;
 
 use super::args::PeerArgs;
-use super::failure::{BLOCKED, Failure, NO_LAN, NO_SESSION, Outcome, STOPPING, failed, output_failed};
-use super::runtime;
+use super::failure::{BLOCKED, Failure, NO_LAN, NO_SESSION, Outcome, STOPPING, failed};
+use super::{output, runtime};
 use crate::admin::{self, Health, Unhealthy};
 use crate::logs::printable_block;
 
@@ -22,11 +20,7 @@ pub(super) struct HealthyArgs {
 impl HealthyArgs {
     pub(super) fn run(&self) -> Outcome {
         let health = runtime()?.block_on(admin::health(&self.admin.endpoint()?)).map_err(failed)?;
-        let text = match self.json {
-            true => serde_json::to_string_pretty(&health).map_err(failed)? + "\n",
-            false => printable_block(&line(&health)),
-        };
-        io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)?;
+        output::show(self.json, &health, |health| printable_block(&line(health)))?;
         judged(health.cause)
     }
 }

@@ -1,6 +1,5 @@
 //! `longhaul init`
 
-use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -8,7 +7,8 @@ use clap::Args;
 use config::Rate;
 use ipnet::IpNet;
 
-use super::failure::{Outcome, failed, output_failed, unusable};
+use super::failure::{Outcome, failed, unusable};
+use super::output;
 use crate::init::{self, InitError, Site, SiteFiles};
 use crate::keys::KeysError;
 
@@ -44,21 +44,18 @@ impl InitArgs {
             }
             error => failed(error),
         })?;
-        let mut out = io::stdout().lock();
-        if self.json {
-            let files = self.site.iter().zip(paths);
-            let files: Vec<_> = files.map(|(site, path)| SiteFiles::new(&self.dir, site, path)).collect();
-            let text = serde_json::to_string_pretty(&files).map_err(failed)?;
-            return writeln!(out, "{text}").map_err(output_failed);
-        }
-        for (site, path) in self.site.iter().zip(&paths) {
-            let Site { name, .. } = site;
-            writeln!(out, "site {name}: {}, {name}.crt, {name}.key and ca.crt", path.display())
-                .map_err(output_failed)?;
-        }
-        writeln!(out, "Keep ca.key to yourself. Then, on each gateway: longhaul check --live FILE")
-            .map_err(output_failed)
+        let files = self.site.iter().zip(paths);
+        let files: Vec<_> = files.map(|(site, path)| SiteFiles::new(&self.dir, site, path)).collect();
+        output::show(self.json, &files[..], list)
     }
+}
+
+fn list(files: &[SiteFiles]) -> String {
+    let line = |SiteFiles { site, gateway, .. }: &SiteFiles| {
+        format!("site {site}: {}, {site}.crt, {site}.key and ca.crt\n", gateway.display())
+    };
+    let lines: String = files.iter().map(line).collect();
+    lines + "Keep ca.key to yourself. Then, on each gateway: longhaul check --live FILE\n"
 }
 
 fn site(text: &str) -> Result<Site, String> {

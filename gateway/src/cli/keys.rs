@@ -1,11 +1,11 @@
 //! `longhaul keys`
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
 
-use super::failure::{Outcome, failed, output_failed, unusable};
+use super::failure::{Outcome, failed, unusable};
+use super::output;
 use crate::keys;
 
 #[derive(Debug, Args)]
@@ -37,30 +37,25 @@ impl KeysArgs {
         keys::check_names(&self.names).map_err(|error| unusable(format!("longhaul: {error}")))?;
         let request = keys::Request { dir: &self.dir, sites: &self.names, force: self.force };
         let summary = keys::generate(&request).map_err(failed)?;
-        let mut out = io::stdout().lock();
-        if self.json {
-            let text = serde_json::to_string_pretty(&summary).map_err(failed)?;
-            return writeln!(out, "{text}").map_err(output_failed);
-        }
-        let mut show = |name: &str, pair: &keys::Pair| {
-            let outcome = match pair.outcome {
-                keys::Outcome::Created => "created",
-                keys::Outcome::Replaced => "replaced",
-                keys::Outcome::Kept => "kept",
-            };
-            writeln!(out, "{outcome:<9} {name:<10} {}  {}", pair.certificate.display(), pair.key.display())
-                .map_err(output_failed)
-        };
-        show("authority", &summary.authority)?;
-        for site in &summary.sites {
-            show(&site.name, &site.files)?;
-        }
-        writeln!(
-            out,
-            "Give each site its own .crt and .key and {}; keep {} to yourself.",
-            summary.authority.certificate.display(),
-            summary.authority.key.display()
-        )
-        .map_err(output_failed)
+        output::show(self.json, &summary, list)
     }
+}
+
+fn list(summary: &keys::Summary) -> String {
+    let line = |name: &str, pair: &keys::Pair| {
+        let outcome = match pair.outcome {
+            keys::Outcome::Created => "created",
+            keys::Outcome::Replaced => "replaced",
+            keys::Outcome::Kept => "kept",
+        };
+        format!("{outcome:<9} {name:<10} {}  {}\n", pair.certificate.display(), pair.key.display())
+    };
+    let authority = &summary.authority;
+    let sites: String = summary.sites.iter().map(|site| line(&site.name, &site.files)).collect();
+    format!(
+        "{}{sites}Give each site its own .crt and .key and {}; keep {} to yourself.\n",
+        line("authority", authority),
+        authority.certificate.display(),
+        authority.key.display()
+    )
 }

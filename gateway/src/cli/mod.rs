@@ -20,6 +20,7 @@ mod generate;
 mod healthy;
 mod init;
 mod keys;
+mod output;
 mod plan;
 mod record;
 mod reload;

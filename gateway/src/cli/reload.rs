@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use clap::Args;
 
 use super::args::AdminArgs;
-use super::failure::{Outcome, failed, output_failed, unusable};
-use super::runtime;
+use super::failure::{Outcome, failed, unusable};
+use super::{output, runtime};
 use crate::admin;
 use crate::logs::printable_block;
 
@@ -23,14 +23,13 @@ impl ReloadArgs {
     pub(super) fn run(&self) -> Outcome {
         let answer = runtime()?.block_on(admin::reload(&self.admin.endpoint()?)).map_err(failed)?;
         if self.json {
-            let text = serde_json::to_string_pretty(&answer).map_err(failed)?;
-            writeln!(io::stdout().lock(), "{text}").map_err(output_failed)?;
+            output::print_json(&answer)?;
             return if answer.adopted { Ok(()) } else { Err(unusable(answer.to_string())) };
         }
         if !answer.adopted {
             return Err(unusable(format!("{}{answer}", answer.problems)));
         }
         let _ = write!(io::stderr(), "{}", printable_block(&answer.problems));
-        write!(io::stdout().lock(), "{}", printable_block(&answer.to_string())).map_err(output_failed)
+        output::print(&printable_block(&answer.to_string()))
     }
 }

@@ -1,12 +1,10 @@
 //! `longhaul status`
 
-use std::io::{self, Write};
-
 use clap::Args;
 
 use super::args::{OneOrEach, PeerArgs};
-use super::failure::{BLOCKED, Failure, NO_LAN, NO_SESSION, Outcome, failed, output_failed, unusable};
-use super::runtime;
+use super::failure::{BLOCKED, Failure, NO_LAN, NO_SESSION, Outcome, failed, unusable};
+use super::{output, runtime};
 use crate::admin::{self, Status};
 use crate::logs::printable_block;
 use crate::plan::link::{Known, LinkArgs};
@@ -37,11 +35,10 @@ impl StatusArgs {
             true => printable_block(&status.why()),
             false => printable_block(&status.to_string()),
         };
-        let text = match self.json {
-            true => OneOrEach::of(statuses).to_json()?,
-            false => statuses.iter().map(shown).collect::<Vec<_>>().join("\n"),
-        };
-        io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)?;
+        match self.json {
+            true => output::print_json(&OneOrEach::of(statuses))?,
+            false => output::print(&statuses.iter().map(shown).collect::<Vec<_>>().join("\n"))?,
+        }
         worst.map_or(Ok(()), Err)
     }
 }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use clap::Args;
-use config::{Content, Gateway, Style};
+use config::{Content, Gateway, Report, Style};
 use tokio::sync::oneshot;
 use tracing::Level;
 
@@ -82,7 +82,7 @@ impl TakeOverArgs {
     /// Returns true if there is nothing to do, though the file cannot be used now: its certificate
     /// has expired, or the clock is wrong. Then the running gateway goes on as it is, and what is
     /// wrong is a warning.
-    pub(super) fn has_nothing_to_do(&self, file: &Path, logs: &Logs) -> Result<bool, Failure> {
+    pub(super) fn has_nothing_to_do(&self, file: Report, logs: &Logs) -> Result<bool, Failure> {
         if !self.if_replaced {
             return Ok(false);
         }

@@ -1,13 +1,14 @@
 //! `longhaul upgrade`
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 
 use clap::Args;
 
-use super::failure::{self, FAILED, Failure, failed, output_failed};
+use super::failure::{self, FAILED, Failure, failed};
+use super::output;
 use crate::logs::printable_block;
 use crate::upgrade::{Announcement, Outcome};
 
@@ -51,23 +52,17 @@ impl UpgradeArgs {
             Some(told) if told.outcome != Outcome::Failed => told,
             told => return self.failed(told, &gateway.wait().map_err(failed)?),
         };
-        let text = if self.json { to_json(&told)? } else { printable_block(&(told.text + "\n")) };
-        io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)
+        output::show(self.json, &told, |told| printable_block(&format!("{}\n", told.text)))
     }
 
     /// The new process has ended. It has told why to standard error, where that was to be had.
     fn failed(&self, told: Option<Announcement>, ended: &ExitStatus) -> failure::Outcome {
         if self.json {
             let unsaid = || Announcement::nothing(Outcome::Failed, &format!("the new process: {ended}"));
-            let text = to_json(&told.unwrap_or_else(unsaid))?;
-            io::stdout().lock().write_all(text.as_bytes()).map_err(output_failed)?;
+            output::print_json(&told.unwrap_or_else(unsaid))?;
         }
         let code = ended.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0);
         let text = "longhaul: no upgrade; if a gateway runs with this file, it goes on".to_owned();
         Err(Failure { code: code.unwrap_or(FAILED), text })
     }
-}
-
-fn to_json(told: &Announcement) -> Result<String, Failure> {
-    Ok(serde_json::to_string_pretty(told).map_err(failed)? + "\n")
 }

@@ -18,6 +18,7 @@ use crate::events::EventKind;
 use crate::liveness::DataPath;
 use crate::recorder::since_1970;
 use crate::retention::uptime;
+use crate::seldom::{A_MINUTE, Seldom};
 use crate::telemetry::{Opened, Snapshot, Telemetry, WAITING};
 use clock::{Clock, Seen};
 use openings::Openings;
@@ -27,8 +28,6 @@ use together::Together;
 const RELIEF: Duration = Duration::from_secs(10);
 /// The same mistake of a host's is told again after this time at the earliest.
 const AGAIN: Duration = Duration::from_secs(3600);
-/// The same for attempts that look like a thief's.
-const ATTEMPTS: Duration = Duration::from_secs(60);
 
 /// Flows told of each time, if many fail.
 const FAILURES: usize = 10;
@@ -39,8 +38,8 @@ pub(super) struct Telling {
     way: (SocketAddr, SocketAddr),
     pressure: Pressure,
     mistakes: [Mistake; 2],
-    /// When an attempt that looks like a thief's was last told.
-    impostor: Option<Instant>,
+    /// Bounds how often attempts that look like a thief's are told of.
+    impostor: Seldom,
     openings: Openings,
     ended: Together,
     restored: Together,
@@ -61,7 +60,7 @@ impl Telling {
             way: (listen, peer),
             pressure: Pressure::default(),
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
-            impostor: None,
+            impostor: Seldom::new(A_MINUTE),
             openings: Openings::default(),
             ended: Together::default(),
             restored: Together::default(),
@@ -172,13 +171,13 @@ impl Telling {
 
     /// The log tells each refusal by itself.
     fn impostors(&mut self, telemetry: &Telemetry, now: Instant) {
-        if self.impostor.is_some_and(|told| now.saturating_duration_since(told) < ATTEMPTS) {
+        if !self.impostor.may_tell(now) {
             return;
         }
         let Some(Impostor { reason, address, attempts }) = telemetry.refusals().take_impostor() else {
             return;
         };
-        self.impostor = Some(now);
+        self.impostor.tell(now);
         let what = match reason {
             Refusal::Revoked => "a revoked certificate was shown",
             _ => "a certificate in order was shown from another address than peer.address",
@@ -417,22 +416,20 @@ struct Mistake {
     reject: Reject,
     text: &'static str,
     counted: u64,
-    told: Option<Instant>,
+    again: Seldom,
 }
 
 impl Mistake {
     fn new(reject: Reject, text: &'static str) -> Self {
-        Self { reject, text, counted: 0, told: None }
+        Self { reject, text, counted: 0, again: Seldom::new(AGAIN) }
     }
 
     fn observe(&mut self, snapshot: &Snapshot, now: Instant) -> Option<String> {
         let counted = snapshot.lan_rejected.get(self.reject.index()).copied().unwrap_or(0);
         let has_grown = counted > std::mem::replace(&mut self.counted, counted);
-        let is_recent = self.told.is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
-        if !has_grown || is_recent {
+        if !has_grown || !self.again.tell(now) {
             return None;
         }
-        self.told = Some(now);
         let packets = if counted == 1 { "packet" } else { "packets" };
         Some(format!("{} ({counted} {packets} so far)", self.text))
     }

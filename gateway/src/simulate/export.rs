@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use super::SimulateError;
 use super::row::Row;
+use crate::json;
 
 /// An array of objects, one per row; times in seconds.
 ///
 /// # Errors
 /// A row that cannot be written as JSON.
 pub fn json<T: Serialize>(rows: &[T]) -> Result<String, SimulateError> {
-    let text = serde_json::to_string_pretty(rows).map_err(std::io::Error::from)?;
-    Ok(text + "\n")
+    Ok(json::pretty(rows).map_err(std::io::Error::from)?)
 }
 
 /// The same with a line per row. What could not be told is an empty field.

@@ -94,7 +94,7 @@ impl Announcement {
     /// Nobody listens any more.
     pub fn say(&self) -> io::Result<()> {
         let mut out = io::stdout().lock();
-        writeln!(out, "{}", serde_json::to_string(self)?)?;
+        out.write_all(crate::json::line(self)?.as_bytes())?;
         out.flush()
     }
 

@@ -6,10 +6,10 @@ use reliability::human;
 use rustls_pki_types::UnixTime;
 use session::identity::Date;
 
+use crate::seldom::{A_MINUTE, Seldom};
+
 /// A clock that was set by less is not told of. A leap second is less.
 const LEAST: Duration = Duration::from_secs(2);
-/// Time between two times that it is told.
-const AGAIN: Duration = Duration::from_secs(60);
 
 /// Between two readings of a clock that no pause came between.
 const AT_ONCE: u64 = 100;
@@ -28,10 +28,12 @@ pub(super) fn read(
 
 /// Compares the clock with the time since the machine's start. Both go equally fast, so that their
 /// difference changes only when the clock is set.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Clock {
-    /// The difference that was told last, and when that was.
-    told: Option<(i128, Option<Instant>)>,
+    /// The difference that was told last.
+    told: Option<i128>,
+    /// Bounds how often it is told.
+    again: Seldom,
     /// The difference at the last look.
     seen: Option<i128>,
 }
@@ -45,16 +47,21 @@ pub(super) struct Seen {
     pub(super) text: Option<String>,
 }
 
+impl Default for Clock {
+    fn default() -> Self {
+        Self { told: None, again: Seldom::new(A_MINUTE), seen: None }
+    }
+}
+
 impl Clock {
     /// `clock`: since 1970. `uptime`: since the machine's start, in milliseconds.
     pub(super) fn observe(&mut self, clock: Duration, uptime: u64, now: Instant) -> Seen {
         let difference = clock.as_millis().cast_signed() - i128::from(uptime);
-        let (known, last) = *self.told.get_or_insert((difference, None));
+        let known = *self.told.get_or_insert(difference);
         let before = self.seen.replace(difference).unwrap_or(difference);
         let is_set = is_step(difference - before);
-        let may_tell = last.is_none_or(|last| now.saturating_duration_since(last) >= AGAIN);
-        let text = (is_step(difference - known) && may_tell).then(|| {
-            self.told = Some((difference, Some(now)));
+        let text = (is_step(difference - known) && self.again.tell(now)).then(|| {
+            self.told = Some(difference);
             text(difference - known, clock)
         });
         Seen { is_set, text }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use splice::{OpenedBetween, OpenedByHosts};
 
 use super::end;
+use crate::seldom::Seldom;
 
 /// Flows told of one by one: by and by ten, then one in ten seconds.
 const MOST: usize = 10;
@@ -15,14 +16,20 @@ const TOLD: usize = 8;
 
 /// Flows that have been opened. A few are told of one by one. The others are gathered by their
 /// hosts, and told of together every ten seconds. Bound: that of [`OpenedByHosts`].
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Openings {
     told: usize,
     /// When `told` last fell.
     fell: Option<Instant>,
     gathered: OpenedByHosts,
-    /// When the gathered ones were last told of.
-    counted: Option<Instant>,
+    /// Bounds how often these are told of.
+    again: Seldom,
+}
+
+impl Default for Openings {
+    fn default() -> Self {
+        Self { told: 0, fell: None, gathered: OpenedByHosts::default(), again: Seldom::new(EACH) }
+    }
 }
 
 impl Openings {
@@ -48,11 +55,9 @@ impl Openings {
 
     /// Returns what is to be told now of those that were gathered.
     pub(super) fn due(&mut self, now: Instant) -> Vec<String> {
-        let is_due = self.counted.is_none_or(|at| now.saturating_duration_since(at) >= EACH);
-        if !is_due || self.gathered.is_empty() {
+        if self.gathered.is_empty() || !self.again.tell(now) {
             return Vec::new();
         }
-        self.counted = Some(now);
         let mut between = Vec::new();
         let others = self.gathered.take(&mut |opened| between.push(opened));
         between.sort_by_key(|between| std::cmp::Reverse(between.count));

@@ -6,9 +6,10 @@
 
 mod measure;
 mod progress;
+mod report;
 mod table;
 
-use std::io::{self, Write};
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -23,6 +24,8 @@ use measure::{Hosts, Measured, Wire};
 use progress::Progress;
 use soft_nic::QpConfig;
 use table::Row;
+
+pub use report::{DemoReport, DemoTransfer};
 
 /// How the demo is run.
 #[derive(Debug, Clone)]
@@ -105,25 +108,49 @@ fn link(of: &Link, overhead: u32) -> Result<LinkSpec, io::Error> {
     text.parse().map_err(io::Error::other)
 }
 
-impl Demo {
-    /// Runs it all; progress goes to standard error, the table to `out`.
+/// A demo's measurements. Whatever ended it, they are worth seeing.
+pub struct Demonstration {
+    rows: Vec<Row>,
+    ended: Result<(), DemoError>,
+}
+
+impl Demonstration {
+    /// Returns it for other programs.
+    #[must_use]
+    pub fn report(&self) -> DemoReport {
+        DemoReport::new(&self.rows)
+    }
+
+    /// Returns it as a table with explanations; nothing if no transfer has ended.
+    #[must_use]
+    pub fn table(&self) -> String {
+        if self.rows.is_empty() {
+            return String::new();
+        }
+        table::table(&LINKS.map(|link| link.name), &self.rows)
+    }
+
+    /// Returns how it ended.
     ///
     /// # Errors
     /// See [`DemoError`].
-    pub fn run(&self, out: &mut dyn Write, interrupted: &dyn Fn() -> bool) -> Result<(), DemoError> {
+    pub fn outcome(self) -> Result<(), DemoError> {
+        self.ended?;
+        match self.rows.iter().filter(|row| !row.measured.is_clean()).count() {
+            0 => Ok(()),
+            failed => Err(DemoError::Transfers(failed)),
+        }
+    }
+}
+
+impl Demo {
+    /// Runs it all; progress goes to standard error.
+    pub fn run(&self, interrupted: &dyn Fn() -> bool) -> Demonstration {
         let mut progress = Progress::new(LINKS.len() * (SCHEMES.len() + 1));
         let mut rows: Vec<Row> = Vec::new();
         let ended = self.measure(&mut rows, &mut progress, interrupted);
         progress.finish();
-        // Whatever ended it, what was measured until then is worth seeing.
-        if !rows.is_empty() {
-            table::write(out, &LINKS.map(|link| link.name), &rows)?;
-        }
-        ended?;
-        match rows.iter().filter(|row| !row.measured.is_clean()).count() {
-            0 => Ok(()),
-            failed => Err(DemoError::Transfers(failed)),
-        }
+        Demonstration { rows, ended }
     }
 
     /// Adds a row for each transfer that ends.

@@ -1,6 +1,6 @@
 //! The table that the demo shows in the end.
 
-use std::io::{self, Write};
+use std::fmt::{self, Write};
 
 use reliability::human::share;
 
@@ -41,8 +41,15 @@ docs/reference.md has keys and metrics.
 /// Columns of a terminal.
 const WIDTH: usize = 80;
 
-/// Writes the table, grouped by link.
-pub(super) fn write(out: &mut dyn Write, links: &[&str], rows: &[Row]) -> io::Result<()> {
+/// Returns the table, grouped by link.
+pub(super) fn table(links: &[&str], rows: &[Row]) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write(&mut out, links, rows);
+    out
+}
+
+fn write(out: &mut String, links: &[&str], rows: &[Row]) -> fmt::Result {
     writeln!(out, "{INTRODUCTION}")?;
     for [link, carrier, goodput, p50, p99, lost, again, parity, overhead, contents] in [
         ["link", "carried", "goodput", "p50", "p99", "lost", "again", "parity", "over-", "con-"],
@@ -67,7 +74,7 @@ pub(super) fn write(out: &mut dyn Write, links: &[&str], rows: &[Row]) -> io::Re
     writeln!(out, "\n{EXPLANATION}\n{NEXT}")
 }
 
-fn line(out: &mut dyn Write, link: &str, row: &Row) -> io::Result<()> {
+fn line(out: &mut String, link: &str, row: &Row) -> fmt::Result {
     let measured = &row.measured;
     writeln!(
         out,
