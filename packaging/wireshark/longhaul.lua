@@ -38,6 +38,7 @@ longhaul.fields = f
 
 local e = {
   truncated = ProtoExpert.new("longhaul.truncated", "Shorter than header and tag", expert.group.MALFORMED, expert.severity.ERROR),
+  cut = ProtoExpert.new("longhaul.cut", "The capture has not all of it: it cannot be opened", expert.group.UNDECODED, expert.severity.NOTE),
   kind = ProtoExpert.new("longhaul.not_bulk", "No bulk datagram", expert.group.MALFORMED, expert.severity.WARN),
   tag = ProtoExpert.new("longhaul.not_authentic", "Not sealed with the key of the log", expert.group.DECRYPTION, expert.severity.WARN),
 }
@@ -345,15 +346,22 @@ local function open(buffer, tree)
 end
 
 local function is_bulk(buffer)
-  return buffer:len() >= HEADER + TAG and buffer(0, 1):bitfield(0, 3) == BULK
+  return buffer(0, 1):bitfield(0, 3) == BULK
 end
 
 function longhaul.dissector(buffer, pinfo, tree)
   pinfo.cols.protocol = "Longhaul"
   local top = tree:add(longhaul, buffer())
-  if buffer:len() < HEADER + TAG then
+  -- A capture may hold the begin of each packet only (tcpdump -s).
+  local whole, is_cut = buffer:reported_len(), buffer:len() < buffer:reported_len()
+  if whole < HEADER + TAG then
     top:add_proto_expert_info(e.truncated)
     pinfo.cols.info = "truncated"
+    return buffer:len()
+  end
+  if is_cut then top:add_proto_expert_info(e.cut) end
+  if buffer:len() < HEADER then
+    pinfo.cols.info = "cut by the capture"
     return buffer:len()
   end
   top:add(f.kind, buffer(0, 1))
@@ -364,15 +372,16 @@ function longhaul.dissector(buffer, pinfo, tree)
   top:add(f.lane, buffer(0, 2), lane)
   top:add(f.session, buffer(2, 2))
   top:add(f.number, buffer(4, 4))
-  local length = buffer:len() - HEADER - TAG
-  if length > 0 then
-    top:add(f.sealed, buffer(HEADER, length))
+  local length = whole - HEADER - TAG
+  local here = math.min(length, buffer:len() - HEADER)
+  if here > 0 then
+    top:add(f.sealed, buffer(HEADER, here))
   end
   top:add(f.length, length):set_generated()
-  top:add(f.tag, buffer(buffer:len() - TAG, TAG))
+  if not is_cut then top:add(f.tag, buffer(whole - TAG, TAG)) end
   local inside
   if is_bulk(buffer) then
-    inside = open(buffer, top)
+    inside = not is_cut and open(buffer, top) or nil
   else
     top:add_proto_expert_info(e.kind)
   end
