@@ -44,6 +44,10 @@ const ROWS: [(&str, &[&str]); 10] = [
 const BESIDE: usize = 3;
 const WIDTH: usize = 24 / BESIDE;
 const HEIGHT: usize = 7;
+/// A line's name. A gateway may have several peers.
+const ENDS: &str = "{{site}} > {{peer}}";
+/// When Grafana asks anew for the values of a variable: also for sites that come later.
+const ON_TIME_RANGE: u32 = 2;
 
 fn dashboard() -> Value {
     let mut left: Vec<&Metric> = METRICS.iter().collect();
@@ -68,32 +72,39 @@ fn dashboard() -> Value {
         "time": { "from": "now-1h", "to": "now" },
         "templating": { "list": [
             { "name": "datasource", "type": "datasource", "query": "prometheus" },
-            {
-                "name": "site", "type": "query", "multi": true, "includeAll": true,
-                "datasource": { "type": "prometheus", "uid": "${datasource}" },
-                "query": "label_values(longhaul_uptime_seconds, site)",
-            },
+            variable("site", "label_values(longhaul_uptime_seconds, site)"),
+            variable("peer", "label_values(longhaul_uptime_seconds{site=~\"$site\"}, peer)"),
         ] },
         "panels": panels,
     })
 }
 
+/// A choice of one or more values, all of them at first.
+fn variable(name: &str, query: &str) -> Value {
+    json!({
+        "name": name, "type": "query", "multi": true, "includeAll": true,
+        "datasource": { "type": "prometheus", "uid": "${datasource}" },
+        "query": query, "refresh": ON_TIME_RANGE,
+    })
+}
+
 fn panel(metric: &Metric, x: usize, y: usize) -> Value {
     let Metric { name, kind, unit, label, meaning } = metric;
-    let selected = format!("{name}{{site=~\"$site\"}}");
+    let chosen = "{site=~\"$site\",peer=~\"$peer\"}";
+    let selected = format!("{name}{chosen}");
     let counts = matches!(kind, Kind::Counter | Kind::Restarting);
     let query = match kind {
         Kind::Histogram => {
-            let rates = format!("rate({name}_bucket{{site=~\"$site\"}}[$__rate_interval])");
-            format!("histogram_quantile(0.99, sum by (site, class, le) ({rates}))")
+            let rates = format!("rate({name}_bucket{chosen}[$__rate_interval])");
+            format!("histogram_quantile(0.99, sum by (site, peer, class, le) ({rates}))")
         }
         _ if counts => format!("rate({selected}[$__rate_interval])"),
         _ => selected,
     };
     let legend = match label {
-        Some((label, _)) if *kind == Kind::Histogram => format!("{{{{site}}}} {{{{{label}}}}}, 99 %"),
-        Some((label, _)) => format!("{{{{site}}}} {{{{{label}}}}}"),
-        None => "{{site}}".to_owned(),
+        Some((label, _)) if *kind == Kind::Histogram => format!("{ENDS} {{{{{label}}}}}, 99 %"),
+        Some((label, _)) => format!("{ENDS} {{{{{label}}}}}"),
+        None => ENDS.to_owned(),
     };
     let unit = match unit {
         Unit::Bytes if counts => "Bps",
@@ -120,12 +131,14 @@ fn panel(metric: &Metric, x: usize, y: usize) -> Value {
 #[test]
 fn the_dashboard_is_generated_from_the_metric_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dashboards/grafana.json");
-    let current = serde_json::to_string_pretty(&dashboard()).unwrap() + "\n";
+    let current = crate::json::pretty(&dashboard()).unwrap();
     if std::env::var_os("UPDATE_EXPECTED").is_some() {
         std::fs::write(&path, current).unwrap();
         return;
     }
     assert_eq!(std::fs::read_to_string(&path).unwrap(), current, "dashboards/grafana.json is out of date");
+    // No two lines of a panel have one name.
+    assert_eq!(current.matches("\"legendFormat\": \"{{site}} > {{peer}}").count(), METRICS.len());
     for metric in METRICS {
         assert_eq!(current.matches(&format!("\"title\": \"{}\"", metric.name)).count(), 1, "{}", metric.name);
     }

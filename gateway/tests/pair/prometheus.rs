@@ -120,7 +120,10 @@ fn dashboard_queries() -> Vec<String> {
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
     let query = |target: &Value| target["expr"].as_str().unwrap().to_owned();
-    targets.map(query).map(|query| query.replace("$site", ".*").replace("$__rate_interval", "30s")).collect()
+    targets
+        .map(query)
+        .map(|query| query.replace("$site", ".*").replace("$peer", ".*").replace("$__rate_interval", "30s"))
+        .collect()
 }
 
 /// The series that an expression asks for, each with its labels.
