@@ -104,3 +104,36 @@ fn hosts_that_send_to_one_at_once_have_the_same() {
 fn hosts_that_send_to_one_at_once_have_room_in_turn() {
     incast(Some(8 << 20));
 }
+
+/// A host sends in ever other names, each of which has a share like a host's. Up to what the link
+/// has left that takes nothing from others; of few names no connection ends, whatever they send.
+#[test]
+fn names_that_a_host_invents_have_a_hosts_share_each() {
+    const MANY: u8 = 16;
+    const FEW: u8 = 4;
+    const KINDS: [FloodKind; 4] =
+        [FloodKind::Ud, FloodKind::Cm, FloodKind::RcAbsentQueuePairs, FloodKind::RcAbsentHost];
+    let plan = plan("delay 5ms");
+    let beside = Neighbours { honest: 2, ..plan }.play().unwrap();
+    println!("beside an honest host: goodput {:.2}, p99 {:?}", beside.goodput, beside.p99);
+    println!("| the other sends | names | times the link's rate | goodput | p99 | longest stall | failed |");
+    println!("|---|--:|--:|--:|--:|--:|--:|");
+    let mut broken = Vec::new();
+    for kind in KINDS {
+        let least = 1.0 / f64::from((1_u32 << FEW) + 4);
+        for (names, times, least_goodput) in [(MANY, 0.5, LEAST_GOODPUT), (FEW, 2.0, least)] {
+            let it = Neighbours { flood: Some((kind, times)), names, ..plan }.play().unwrap();
+            let Neighbour { goodput, p99, stall, failed, wrong, .. } = it;
+            let count = 1_u32 << names;
+            println!(
+                "| {} | {count} | {times} | {goodput:.3} | {p99:?} | {stall:?} | {failed} |",
+                kind.label()
+            );
+            let is_slow = names == MANY && p99.as_secs_f64() > MOST_P99 * beside.p99.as_secs_f64();
+            if goodput < least_goodput || is_slow || failed > 0 || wrong > 0 {
+                broken.push(format!("{kind:?} in {count} names at {times}: {it:?}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}

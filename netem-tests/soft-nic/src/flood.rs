@@ -4,7 +4,7 @@
 //! Like [`crate::Host`] it has neither sockets nor a clock: the simulator has it as a resident of
 //! virtual time, a thread of the testbed runs it on a socket.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use roce::ip::Addressing;
@@ -115,6 +115,8 @@ pub struct Flood {
     /// Bit/s of whole IP packets.
     rate: f64,
     addressing: Addressing,
+    /// So many of the last bits of its address are others with each packet.
+    names: u8,
     next: Instant,
     sent: u32,
     payload: Box<[u8]>,
@@ -127,7 +129,35 @@ impl Flood {
     pub fn new(kind: FloodKind, rate: f64, [from, to]: [IpAddr; 2], now: Instant) -> Self {
         let addressing = Addressing { src: from, dst: to, src_port: 0xc123, tclass: 0, ttl: 64 };
         let payload = vec![6; PAYLOAD].into();
-        Self { kind, rate, addressing, next: now, sent: 0, payload, transport: vec![0; PAYLOAD + 64].into() }
+        Self {
+            kind,
+            rate,
+            addressing,
+            names: 0,
+            next: now,
+            sent: 0,
+            payload,
+            transport: vec![0; PAYLOAD + 64].into(),
+        }
+    }
+
+    /// The same in ever other names, whose addresses differ in so many of the last bits.
+    #[must_use]
+    pub fn in_names(self, bits: u8) -> Self {
+        Self { names: bits.min(16), ..self }
+    }
+
+    /// Returns the name that the next packet is sent in.
+    fn name(&self) -> IpAddr {
+        let mask = (1_u32 << self.names) - 1;
+        // Neighbours in time are none in the address: an odd factor visits each once.
+        let number = self.sent.wrapping_mul(0x9e3b) & mask;
+        match self.addressing.src {
+            IpAddr::V4(own) => Ipv4Addr::from(u32::from(own) & !mask | number).into(),
+            IpAddr::V6(own) => {
+                Ipv6Addr::from(u128::from(own) & !u128::from(mask) | u128::from(number)).into()
+            }
+        }
     }
 
     /// Counts packets sent.
@@ -158,7 +188,8 @@ impl Flood {
             // XRC SEND Only (IBA 1.6, table 38), with eight bytes of headers like a UD packet.
             *self.transport.first_mut()? = 0xa4;
         }
-        let len = roce::ip::emit(&self.addressing, 1, self.transport.get(..len)?, out).ok()?;
+        let addressing = Addressing { src: self.name(), ..self.addressing };
+        let len = roce::ip::emit(&addressing, 1, self.transport.get(..len)?, out).ok()?;
         self.sent += 1;
         let time = Duration::from_secs_f64(len as f64 * 8.0 / self.rate);
         self.next = (self.next + time).max(now.checked_sub(MOST_LATE).unwrap_or(now));

@@ -34,6 +34,9 @@ pub struct Neighbours {
     pub incast: bool,
     /// The kind of another host's flood, and its rate as a multiple of the link's.
     pub flood: Option<(FloodKind, f64)>,
+    /// The flood comes in ever other names, of a network of their own, whose addresses differ in so
+    /// many bits; 0: in one.
+    pub names: u8,
     /// Lies that the peer of the targets' gateway tells besides.
     pub lies: Option<Lies>,
     /// Bytes that each gateway may hold for hosts and streams, and flows on each of its sides.
@@ -68,6 +71,8 @@ pub struct Neighbour {
     /// Time from posting to completion that 99 % of messages stay within. A message that never
     /// completed counts with the time that it waited.
     pub p99: Duration,
+    /// The longest time in which none of its messages completed.
+    pub stall: Duration,
     /// Messages completed.
     pub completed: usize,
     /// Requests that ended in errors.
@@ -91,6 +96,7 @@ impl Neighbours {
             honest: 1,
             incast: false,
             flood: None,
+            names: 0,
             lies: None,
             limits: (limits.total_buffer.as_usize(), limits.flows as usize),
             meter: |act| act(),

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use roce::ip::Datagram;
 use splice::{Arrival, Gateway, LaneId};
 
@@ -29,6 +30,12 @@ const FLOODS: usize = 100;
 const ABSENT: usize = 200;
 /// So much later than it last polled does a driver ask when to come again.
 const ASKED_AFTER: Duration = Duration::from_micros(20);
+
+/// The network of invented names, behind the requesters' gateway.
+pub(super) fn invented(ipv6: bool) -> IpNet {
+    let name = if ipv6 { "fd0a:80::/64" } else { "10.128.0.0/16" };
+    name.parse().unwrap_or_default()
+}
 
 struct Station {
     host: Host,
@@ -83,7 +90,8 @@ impl World {
         self.flood = self.plan.flood.map(|(kind, times)| {
             let to = if kind.is_to_absent_host() { ABSENT } else { 0 };
             let ends = [(0, FLOODS), (1, to)].map(|(site, number)| address(site, number, self.plan.ipv6));
-            Flood::new(kind, rate as f64 * times, ends, now)
+            let ends = if self.plan.names > 0 { [invented(self.plan.ipv6).addr(), ends[1]] } else { ends };
+            Flood::new(kind, rate as f64 * times, ends, now).in_names(self.plan.names)
         });
         self.liar = self.plan.lies.map(|lies| (Liar::new(lies.seed, lies.reach), now));
         self.writers.iter_mut().for_each(Writer::begin);
@@ -216,7 +224,8 @@ impl World {
             moved = true;
             let Ok(datagram) = Datagram::parse(&buffer[..len]) else { continue };
             let (from, to) = (datagram.addressing.src, datagram.addressing.dst);
-            let is_there = prefix(1 - site, self.plan.ipv6).contains(&from)
+            let is_known = [prefix(1 - site, self.plan.ipv6), invented(self.plan.ipv6)];
+            let is_there = is_known.iter().any(|prefix| prefix.contains(&from))
                 && prefix(site, self.plan.ipv6).contains(&to);
             self.stray += u64::from(!is_there);
             // Whoever is not there hears nothing.
@@ -258,7 +267,10 @@ impl Site {
         // It is the targets' gateway that is lied to.
         let meter: Meter = if index == 1 { plan.meter } else { |act| act() };
         let gateway = metered(meter, || {
-            let mut gateway = Box::new(Gateway::new(plan.settings(prefix(1 - index, plan.ipv6)), now));
+            let mut settings = plan.settings(prefix(1 - index, plan.ipv6));
+            // Those of the requesters' site are remote to the other.
+            settings.remote.extend((index == 1).then(|| invented(plan.ipv6)));
+            let mut gateway = Box::new(Gateway::new(settings, now));
             gateway.session_up(plan.wan.delay * 2, MAX_WAN, LANES, &[], now);
             gateway
         })?;

@@ -31,6 +31,9 @@ pub(super) struct Writer {
     local: RegionHandle,
     remote: RegionHandle,
     latencies: Vec<Duration>,
+    /// When a message last completed, and the longest time without.
+    last: Option<Instant>,
+    stall: Duration,
     failed: u64,
     wrong: u64,
 }
@@ -50,7 +53,16 @@ impl Writer {
             target.connect(other, Psn::new(0), end(requester.ip(), qpn))?;
             lanes.push(Lane { qpn, completed: 0, since: VecDeque::new() });
         }
-        Ok(Self { lanes, local, remote, latencies: Vec::new(), failed: 0, wrong: 0 })
+        Ok(Self {
+            lanes,
+            local,
+            remote,
+            latencies: Vec::new(),
+            last: None,
+            stall: Duration::ZERO,
+            failed: 0,
+            wrong: 0,
+        })
     }
 
     /// Takes completions and posts what there is room for. True if anything happened.
@@ -74,6 +86,7 @@ impl Writer {
             let is_there = memory.get(place..place + MESSAGE);
             self.wrong += u64::from(!is_there.is_some_and(|there| holds(key(index, lane.completed), there)));
             lane.completed += 1;
+            self.stall = self.stall.max(self.last.replace(now).map_or(Duration::ZERO, |last| now - last));
             self.latencies.extend(lane.since.pop_front().map(|since| now - since));
         }
         // Targets have nothing posted; what failed there failed here, too.
@@ -100,6 +113,7 @@ impl Writer {
     /// Forgets what was measured so far. Failures stay.
     pub(super) fn begin(&mut self) {
         self.latencies.clear();
+        self.stall = Duration::ZERO;
     }
 
     pub(super) fn result(&self, now: Instant, rate: u64, time: Duration) -> super::Neighbour {
@@ -110,6 +124,7 @@ impl Writer {
         super::Neighbour {
             goodput: (completed * MESSAGE * 8) as f64 / time.as_secs_f64() / rate as f64,
             p99: latencies.get(latencies.len() * 99 / 100).copied().unwrap_or_default(),
+            stall: self.stall.max(self.last.map_or(time, |last| now - last)),
             completed,
             failed: self.failed,
             wrong: self.wrong,
