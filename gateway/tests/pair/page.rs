@@ -13,7 +13,10 @@ const POLICY: &str = "[[class]]\nname = \"bulk\"\nmatch = { size = { at_least = 
 #[test]
 #[ignore = "needs chromium: test-all has it"]
 fn a_browser_shows_a_pair_at_work() {
+    // As by the packaged unit, there is memory for what is to survive a process.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
     let mut pair = Pair::start_otherwise(2, |plan| {
+        plan.retention = Some(memory.path().to_owned());
         plan.link = "delay 10ms rate 500mbit loss 0.5%".parse().unwrap();
         plan.mtu = [9000; 2];
         plan.probe_mtu = true;
@@ -41,8 +44,9 @@ fn a_browser_shows_a_pair_at_work() {
     for piece in ["a - b", ">up</span>", ">bulk<", "mds(32,4)", "0 failed", ">session_up<", ">in use<"] {
         assert!(page.contains(piece), "no {piece} in\n{page}");
     }
+    assert!(!page.contains("nothing outlives the process"), "{page}");
     if let Ok(pictures) = std::env::var("LONGHAUL_PICTURES") {
-        for size in [(1000, 1060), (360, 1700)] {
+        for size in [(1000, 1200), (360, 1700)] {
             let to = Path::new(&pictures).join(format!("page-{}.png", size.0));
             testbed::browser::picture(&url, size, 8000, &to).unwrap();
         }
