@@ -14,23 +14,22 @@ const INTERRUPTED: i32 = 130;
 /// From now on the first signal sets the flag, and the second one ends the process at once. Needs a
 /// runtime whose threads run by themselves.
 ///
+/// `further`: signals that count like SIGINT and SIGTERM. Whoever may run under nohup(1) has none.
+///
 /// # Errors
 /// The system refuses a handler.
-pub fn watch(runtime: &Runtime) -> io::Result<Arc<AtomicBool>> {
+pub fn watch(runtime: &Runtime, further: &[SignalKind]) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&flag);
     let _guard = runtime.enter();
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    runtime.spawn(async move {
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
+    for kind in [SignalKind::interrupt(), SignalKind::terminate()].iter().chain(further) {
+        let (seen, mut signals) = (Arc::clone(&flag), signal(*kind)?);
+        runtime.spawn(async move {
+            while signals.recv().await.is_some() {
+                if seen.swap(true, Ordering::Release) {
+                    exit(INTERRUPTED);
+                }
             }
-            if seen.swap(true, Ordering::Release) {
-                exit(INTERRUPTED);
-            }
-        }
-    });
+        });
+    }
     Ok(flag)
 }

@@ -4,6 +4,8 @@
 
 #[path = "cli/json.rs"]
 mod json;
+#[path = "cli/terminal.rs"]
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::fs;

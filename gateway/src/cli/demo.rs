@@ -23,7 +23,7 @@ pub(super) struct DemoArgs {
 impl DemoArgs {
     pub(super) fn run(&self) -> Outcome {
         let runtime = runtime()?;
-        let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+        let interrupted = interrupt::watch(&runtime, &[]).map_err(failed)?;
         let demo = Demo { program: std::env::current_exe().map_err(failed)?, quick: self.quick };
         let shown = demo.run(&|| interrupted.load(Ordering::Acquire));
         match self.json {

@@ -35,7 +35,7 @@ pub(super) struct RecordArgs {
 impl RecordArgs {
     pub(super) fn run(&self) -> Outcome {
         let runtime = runtime()?;
-        let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+        let interrupted = interrupt::watch(&runtime, &[]).map_err(failed)?;
         let mut out: Box<dyn Write> = match &self.file {
             None => Box::new(io::stdout()),
             Some(path) => Box::new(self.create(path)?),

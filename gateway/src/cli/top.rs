@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use clap::Args;
+use tokio::signal::unix::SignalKind;
 
 use super::args::PeerArgs;
 use super::failure::{Outcome, failed, unusable};
@@ -21,7 +22,9 @@ impl TopArgs {
             return Err(unusable("longhaul: top needs a terminal; `longhaul status` shows the same once"));
         }
         let runtime = runtime()?;
-        let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+        // Whatever ends it, the terminal is given back as it was.
+        let further = [SignalKind::hangup(), SignalKind::quit()];
+        let interrupted = interrupt::watch(&runtime, &further).map_err(failed)?;
         top::run(&runtime, self.admin.endpoint()?, &interrupted).map_err(failed)
     }
 }

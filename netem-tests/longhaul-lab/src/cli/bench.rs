@@ -167,7 +167,7 @@ impl BenchArgs {
         };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.map_err(failed)?;
-        let interrupted = interrupt::watch(&runtime).map_err(failed)?;
+        let interrupted = interrupt::watch(&runtime, &[]).map_err(failed)?;
         let interrupted = || interrupted.load(Ordering::Acquire);
         let program = match &self.longhaul {
             Some(program) => program.clone(),
