@@ -30,8 +30,7 @@ use crate::wan::Bulk;
 
 pub use ahead::Ahead;
 pub use freeze::{Freeze, Frozen, Lent};
-pub use members::Membership;
-use members::Parts;
+pub use members::{Membership, Parts};
 use moderation::InterruptModeration;
 use peer::Next;
 pub use peer::{PeerAddress, PeerSide};
@@ -267,8 +266,8 @@ impl<O: Observer> Worker<O> {
 
     /// Takes its part in a site of several gateways, if it is one.
     #[must_use]
-    pub fn with_members(mut self, me: Option<&Membership>, now: Instant) -> Self {
-        self.members = Parts::new(me, &self.peers, now);
+    pub fn with_members(mut self, members: Option<Parts>) -> Self {
+        self.members = members;
         self
     }
 
@@ -307,9 +306,10 @@ impl<O: Observer> Worker<O> {
     fn handle_commands(&mut self) -> bool {
         let mut freeze = None;
         let Self { members, peers, .. } = self;
+        let mut has_begun = false;
         for peer in peers {
             match peer.handle_commands(&self.lan) {
-                Next::GoOn => {}
+                Next::GoOn => has_begun |= peer.has_begun_session(),
                 // Once what the other peers have been told is done.
                 Next::Freeze(asked) => freeze = Some(asked),
                 Next::Stop => {
@@ -317,6 +317,9 @@ impl<O: Observer> Worker<O> {
                     return false;
                 }
             }
+        }
+        if let Some(members) = members.as_mut().filter(|_| has_begun) {
+            members.beat_at_once(Instant::now());
         }
         if let Some(members) = members.as_mut().filter(|_| self.peers.iter().any(PeerSide::is_leaving)) {
             members.leave();

@@ -226,8 +226,6 @@ struct Running {
     serving: Serving,
     listener: Option<ListenerRenewal>,
     withdrawal: Withdrawal,
-    /// A site has several gateways.
-    is_member: bool,
     /// Beside it what keeps other gateways off the interface, as long as it lives.
     legacy: (Legacy, Option<UnixListener>),
 }
@@ -365,7 +363,6 @@ async fn set_up(
         serving,
         listener,
         withdrawal: Withdrawal::new(gateway.limits.withdraw.get()),
-        is_member: gateway.is_member(),
         legacy: (legacy, lock),
     }))
 }

@@ -20,7 +20,11 @@ use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workloa
 #[path = "sites/processes.rs"]
 mod processes;
 
+#[path = "sites/successor.rs"]
+mod successor;
+
 use processes::{PATIENCE, complete, done, longhaul, start_gateway, wait_until};
+use successor::{Successor, upgrade};
 
 /// Those of the first site, and then those of the other.
 const NAMES: [&str; 4] = ["a1", "a2", "b1", "b2"];
@@ -40,6 +44,8 @@ fn host_ip(site: usize, host: usize) -> IpAddr {
 
 struct Sites {
     gateways: Vec<Option<Child>>,
+    /// Processes that have taken the places of others.
+    successors: [Option<Successor>; 4],
     folder: tempfile::TempDir,
     /// By site.
     hosts: Vec<Vec<Option<Bound>>>,
@@ -61,7 +67,8 @@ impl Sites {
         };
         let hosts = vec![bound(0), bound(1)];
         let port = FIRST_PORT + 40 * STARTED.fetch_add(1, Ordering::Relaxed);
-        let mut sites = Self { gateways: Vec::new(), folder, hosts, port, threads };
+        let successors = Default::default();
+        let mut sites = Self { gateways: Vec::new(), successors, folder, hosts, port, threads };
         for node in 0..4 {
             std::fs::write(sites.path(node), sites.file(node)).unwrap();
             sites.gateways.push(Some(sites.gateway(node)));
@@ -123,7 +130,7 @@ impl Sites {
             "[site]\nname = \"{name}\"\ngateways = [{own}]\n[lan]\nmode = \"socket\"\nlisten = \"{lan}\"\n\
              [lan.hosts]\n{hosts}[wan]\nlisten = \"{wan}\"\nprobe_mtu = false\n\
              {peers}[identity]\ncertificate = \"{name}.crt\"\nkey = \"{name}.key\"\nauthority = \"ca.crt\"\n\
-             [admin]\nlisten = \"{lan}\"\n[policy]\nfile = \"policy.toml\"\n\
+             [admin]\nlisten = \"{lan}\"\nsocket = \"{name}.sock\"\n[policy]\nfile = \"policy.toml\"\n\
              [data_plane]\nthreads = {threads}\n"
         )
     }
@@ -166,13 +173,22 @@ impl Sites {
         wait_until(is_told, || format!("{:?}: {}", told(), self.log(node)));
     }
 
-    /// Begins a transfer between two hosts, which send to these gateways.
+    /// Begins a transfer between two hosts, which send to these gateways, of messages of a packet.
     fn transfer(&mut self, host: usize, through: [usize; 2], messages: u64) -> [Endpoint; 2] {
+        self.transfer_of(1000, host, through, messages)
+    }
+
+    fn transfer_of(
+        &mut self,
+        message: u32,
+        host: usize,
+        through: [usize; 2],
+        messages: u64,
+    ) -> [Endpoint; 2] {
         let workload = Workload {
             qps: 2,
             mix: Mix::ALL,
-            // One packet.
-            message: 1000,
+            message,
             limit: Limit::Messages(messages),
             depth: 4,
             patience: PATIENCE,
@@ -196,9 +212,22 @@ impl Sites {
         [start(0, Role::Client), server]
     }
 
+    /// Has another process take a gateway's place.
+    fn upgrade(&mut self, node: usize) {
+        let successor = upgrade(&self.path(node), &self.log_path(node));
+        if let Some(mut before) = self.gateways[node].take() {
+            assert!(before.wait().unwrap().success(), "{}", self.log(node));
+        }
+        self.successors[node] = Some(successor);
+    }
+
+    fn runs(&self, node: usize) -> bool {
+        self.gateways[node].is_some() || self.successors[node].is_some()
+    }
+
     fn failed(&self) -> u64 {
         let all = (0..4).flat_map(|node| (0..4).map(move |peer| (node, peer)));
-        let each = all.filter(|(node, peer)| node / 2 != peer / 2 && self.gateways[*node].is_some());
+        let each = all.filter(|(node, peer)| node / 2 != peer / 2 && self.runs(*node));
         each.map(|(node, peer)| self.status(node, peer).unwrap().flows.failed).sum()
     }
 }
@@ -273,4 +302,41 @@ fn the_hosts_of_a_gateway_that_dies_go_on_by_the_other() {
     sites.gateways[0] = Some(sites.gateway(0));
     sites.wait_for_members(1, "a1, a2");
     transfers.into_iter().for_each(|transfer| complete(transfer, 2 * MESSAGES));
+}
+
+/// Each gateway is replaced by another process in turn, twice, under load with messages of many
+/// packets. No flow ends, nothing moves, and every byte is checked.
+#[test]
+fn gateways_are_upgraded_in_turn_and_no_flow_ends() {
+    const MESSAGES: u64 = 2000;
+    for threads in [1, 2] {
+        let mut sites = Sites::start(threads);
+        (0..4).for_each(|node| sites.wait_for_members(node, &NAMES[node / 2 * 2..][..2].join(", ")));
+        let through = |host: usize| [host % 2, 2 + host / 2 % 2];
+        let transfers: Vec<_> =
+            (0..HOSTS).map(|host| sites.transfer_of(20_000, host, through(host), MESSAGES)).collect();
+        let counts = || -> Vec<u64> { transfers.iter().map(|[client, _]| done(client)).collect() };
+        let go_on = |what: &str| {
+            let before = counts();
+            let goes_on = |(now, before): (u64, &u64)| now > before + 20 || now == 2 * MESSAGES;
+            wait_until(
+                || counts().into_iter().zip(&before).all(goes_on),
+                || format!("{what}: {before:?}, {:?}", counts()),
+            );
+        };
+        go_on("not all transfers start");
+        for round in 0..8 {
+            let node = round % 4;
+            sites.upgrade(node);
+            go_on(&format!("not all go on after upgrade {round}"));
+            assert!(counts().iter().any(|done| *done < 2 * MESSAGES), "the load was over too soon");
+        }
+        sites.wait_for_sessions();
+        transfers.into_iter().for_each(|transfer| complete(transfer, 2 * MESSAGES));
+        assert_eq!(sites.failed(), 0);
+        for (node, name) in NAMES.iter().enumerate() {
+            let members = sites.status(node, 2 - node / 2 * 2).unwrap().surroundings.members.unwrap();
+            assert_eq!(members.moved, 0, "pairs moved at {name}: {}", sites.log(node));
+        }
+    }
 }

@@ -112,6 +112,39 @@ fn a_member_dies_and_returns_and_its_hosts_go_on() {
     }
 }
 
+/// Other processes take the members' places, one after the other and then several at once, while
+/// messages of many packets are under way: no flow ends, and no pair moves.
+#[test]
+fn members_are_upgraded_and_no_flow_ends() {
+    for seed in seeds(0..6) {
+        println!("LONGHAUL_MEMBERS_SEED={seed}");
+        let mut world = World::new(seed, Traffic::new(20_000, 3), 100);
+        world.retained_bytes = Some(4 << 20);
+        (0..ALL).for_each(|node| world.begin(node));
+        world.run(Duration::from_secs(5));
+        world.loss = world.rng.random_range(0..15);
+        if seed % 2 == 0 {
+            world.route();
+        }
+        let moved = |world: &World| (0..ALL).map(|node| world.stats(node).moved).sum::<u64>();
+        // Counts begin anew with a process.
+        world.run(Duration::from_secs(1));
+        let before = moved(&world);
+        for round in 0..3 * ALL {
+            let ticks = world.rng.random_range(1..1500);
+            world.upgrade(round % ALL, ticks);
+            if round >= 2 * ALL {
+                world.upgrade((round + 1) % ALL, ticks + 20);
+            }
+            world.run(Duration::from_millis(ticks + 1500));
+            check_progress(&mut world, Duration::from_secs(4));
+            check_one_speaker(&world);
+            assert_eq!(world.traffic.failed(), 0, "round {round}");
+            assert!(moved(&world) <= before, "round {round}: {} of {before}", moved(&world));
+        }
+    }
+}
+
 /// Hosts that only answer say nothing before they are asked. So nothing but records tells a gateway
 /// that returns of them, and these go to the one that spoke meanwhile.
 #[test]

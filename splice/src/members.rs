@@ -20,7 +20,9 @@
 
 mod arbiter;
 mod claims;
+mod kept;
 mod lease;
+mod times;
 pub mod wire;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -29,17 +31,18 @@ use std::time::{Duration, Instant};
 
 use arbiter::Arbiter;
 use claims::{Claim, Claims};
-use lease::PeerLease;
+use lease::{Answer, PeerLease};
+pub use times::Times;
 
 /// Members of a site at most.
 pub const MOST_MEMBERS: usize = 8;
 
 /// A member: a number that all members of both sites know it by. No two have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct MemberId(pub u32);
 
 /// One life of a member. A process that is started anew is another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Process {
     /// The member.
     pub member: MemberId,
@@ -48,7 +51,7 @@ pub struct Process {
 }
 
 /// Two hosts, whichever of them sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct HostPair {
     low: IpAddr,
     high: IpAddr,
@@ -98,7 +101,7 @@ pub fn owner(pair: HostPair, members: impl IntoIterator<Item = MemberId>) -> Opt
 }
 
 /// The order of take-overs. No two processes have the same term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Term {
     /// One more than any that the process knew of; 0 follows the highest.
     pub count: u64,
@@ -130,7 +133,7 @@ fn later(count: u64, other: u64) -> u64 {
 }
 
 /// A lease, as the peer that gave it numbers them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct LeaseId {
     /// The peer's life.
     pub incarnation: u64,
@@ -144,6 +147,9 @@ pub enum Message {
     /// To members of the own site: this process lives, takes its part towards another site, and
     /// reaches so many of its members.
     Alive(Towards, Reach),
+    /// To members of the own site: this process takes its part towards another site, and is about
+    /// to be silent for so many milliseconds at most, while another process takes its place.
+    Pausing(Towards, u32),
     /// To a peer: extend the lease. Nanoseconds since the sender's start.
     Beat(u64),
     /// The peer's answer, with the number of the beat. Without a lease: it has just been started,
@@ -172,7 +178,7 @@ impl Message {
     #[must_use]
     pub fn pair(&self) -> Option<HostPair> {
         match *self {
-            Self::Alive(..) | Self::Beat(_) | Self::Beaten(..) => None,
+            Self::Alive(..) | Self::Pausing(..) | Self::Beat(_) | Self::Beaten(..) => None,
             Self::Claim(pair, _)
             | Self::Agreed(pair, ..)
             | Self::Outbid(pair, ..)
@@ -186,16 +192,16 @@ impl Message {
 
 /// The other site, by a number that all members of this one know it by. A member that has several
 /// other sites reaches each of them by itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Towards(pub u32);
 
 /// The number of an agreement, as the peer that agreed counts them. It stays the same as long as
 /// the peer has agreed with nobody else in between.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Since(pub u64);
 
 /// How many peers a member reaches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Reach {
     /// Peers that it has had a lease of without a break, for as long as a lease lasts.
     pub steadily: u8,
@@ -220,55 +226,6 @@ pub struct Came {
     pub from: IpAddr,
     /// The member that handed it over, if one did.
     pub handed_by: Option<MemberId>,
-}
-
-/// Times of the core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    /// Between two beats, and two words to the own site.
-    pub beat: Duration,
-    /// A member of the own site that says nothing for so long is dead.
-    pub dead: Duration,
-    /// How long a lease lasts after the beat that it was extended by. More than a round trip and
-    /// some beats.
-    pub lease: Duration,
-    /// Between two claims of a pair on the same peers.
-    pub retry: Duration,
-    /// A member that was outbid for a pair claims it again only after this.
-    pub hold_off: Duration,
-    /// A pair that nothing comes for is forgotten after this.
-    pub idle: Duration,
-    /// A peer remembers its agreement for so long after the lease's end. Who has a lease again by
-    /// then, and was replaced by nobody, goes on with its flows.
-    pub remembered: Duration,
-}
-
-impl Default for Times {
-    fn default() -> Self {
-        Self {
-            beat: Duration::from_millis(100),
-            dead: Duration::from_millis(500),
-            lease: Duration::from_secs(1),
-            retry: Duration::from_millis(50),
-            hold_off: Duration::from_secs(1),
-            idle: Duration::from_secs(300),
-            remembered: Duration::from_secs(600),
-        }
-    }
-}
-
-impl Times {
-    /// The time that a peer counts a lease for: an eighth longer, since clocks do not go alike.
-    fn lease_by_peer(&self) -> Duration {
-        self.lease + self.lease / 8
-    }
-
-    /// The time after which, without a new fault, each pair that something comes for has one
-    /// speaker: its owner. `rtt`: the longest round trip between members.
-    #[must_use]
-    pub fn settled_within(&self, rtt: Duration) -> Duration {
-        self.dead + self.lease_by_peer() + self.hold_off + 4 * (self.beat + self.retry + rtt)
-    }
 }
 
 /// The fate of a frame of the LAN, or of a record of the peer.
@@ -298,26 +255,33 @@ pub enum Fate {
 /// # Bounds
 /// Memory for `pairs` pairs in each of the two roles, and for as many messages. A pair of which
 /// both hosts were heard gives way to no other; a host and a peer have [shares](roce::hosts).
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub struct Members {
     me: Process,
     towards: Towards,
+    #[serde(skip)]
     times: Times,
+    #[serde_as(as = "snapshot::At")]
     started: Instant,
     others: Vec<Other>,
     peers: Vec<PeerLease>,
     claims: Claims,
     arbiter: Arbiter,
+    /// Messages that wait. Any may be lost, and is repeated.
+    #[serde(skip)]
     out: Outbox,
+    #[serde_as(as = "snapshot::At")]
     next_beat: Instant,
     /// When tables are next looked through for what can be forgotten.
+    #[serde_as(as = "snapshot::At")]
     next_sweep: Instant,
     part: Part,
     news: News,
 }
 
 /// The part that a member takes in its site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Part {
     /// Its own.
     Taken,
@@ -331,19 +295,31 @@ enum Part {
 ///
 /// # Bounds
 /// An entry for each pair that either table may know.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 struct News(BTreeSet<HostPair>);
 
 /// Another member of the own site.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Other {
     member: MemberId,
+    #[serde_as(as = "Option<snapshot::At>")]
     heard: Option<Instant>,
+    /// When it said that it is silent for a while, and lives; and until when that holds.
+    #[serde_as(as = "Option<(snapshot::At, snapshot::At)>")]
+    pause: Option<(Instant, Instant)>,
     reach: Reach,
 }
 
+impl Other {
+    fn is_live(&self, dead: Duration, now: Instant) -> bool {
+        let is_heard = self.heard.is_some_and(|heard| now.saturating_duration_since(heard) < dead);
+        is_heard || self.pause.is_some_and(|(_, until)| now < until)
+    }
+}
+
 /// Messages on their way out.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Outbox {
     queue: VecDeque<(MemberId, Message)>,
     most: usize,
@@ -377,7 +353,7 @@ impl Members {
             times,
             started: now,
             others: others
-                .map(|member| Other { member: *member, heard: None, reach: Reach::default() })
+                .map(|member| Other { member: *member, heard: None, pause: None, reach: Reach::default() })
                 .collect(),
             peers: peers.map(|peer| PeerLease::new(*peer)).collect(),
             claims: Claims::new(pairs),
@@ -404,9 +380,7 @@ impl Members {
     fn heard(&self, now: Instant) -> impl Iterator<Item = (MemberId, Reach)> {
         let me = self.takes_part(now).then(|| (self.me.member, self.reach(now)));
         let dead = self.times.dead;
-        let is_live = move |other: &&Other| {
-            other.heard.is_some_and(|heard| now.saturating_duration_since(heard) < dead)
-        };
+        let is_live = move |other: &&Other| other.is_live(dead, now);
         self.others.iter().filter(is_live).map(|other| (other.member, other.reach)).chain(me)
     }
 
@@ -577,7 +551,11 @@ impl Members {
             let mut others = self.others.iter_mut().filter(|_| towards == self.towards);
             if let Some(other) = others.find(|other| other.member == from.member) {
                 (other.heard, other.reach) = (Some(now), reach.within(self.peers.len()));
+                // What it said before may come after.
+                other.pause.take_if(|(said, _)| now.saturating_duration_since(*said) >= self.times.dead);
             }
+        } else if let Message::Pausing(towards, time) = message {
+            self.handle_pausing(from, towards, time, now);
         } else if let Message::Wanted(pair) = message
             && self.is_of_site(from.member)
         {
@@ -590,10 +568,16 @@ impl Members {
     /// Takes a message of the peer at a place.
     fn handle_peer(&mut self, from: Process, place: usize, message: Message, now: Instant) {
         match message {
-            Message::Alive(..) => {}
+            Message::Alive(..) | Message::Pausing(..) => {}
             Message::Beat(sent) => {
                 let lease = self.arbiter.beat(from, self.times.lease_by_peer(), now);
-                self.out.push(from.member, Message::Beaten(sent, lease));
+                let answer = Answer { to: from, beat: sent, lease };
+                let peer = self.peers.get_mut(place);
+                if let Some(answer) =
+                    peer.map_or(Some(answer), |peer| peer.put_off(answer, self.times.beat, now))
+                {
+                    self.out.push(from.member, answer.message());
+                }
             }
             Message::Beaten(sent, lease) => {
                 let sent = self.started.checked_add(Duration::from_nanos(sent));
@@ -669,8 +653,14 @@ impl Members {
             }
         }
         let sent = now.saturating_duration_since(self.started).as_nanos();
-        for peer in self.peers.iter().filter(|_| self.part != Part::Left) {
-            self.out.push(peer.member(), Message::Beat(u64::try_from(sent).unwrap_or(u64::MAX)));
+        for peer in &mut self.peers {
+            if self.part != Part::Left {
+                self.out.push(peer.member(), Message::Beat(u64::try_from(sent).unwrap_or(u64::MAX)));
+            }
+            // Both are in one packet.
+            if let Some(answer) = peer.take_answer(now) {
+                self.out.push(peer.member(), answer.message());
+            }
         }
         if now >= self.next_sweep {
             self.next_sweep = now + self.times.lease;

@@ -22,6 +22,8 @@ use crate::gateway::moves::Released;
 use crate::members::wire::Word;
 use crate::members::{Came, Fate, HostPair, MemberId, Members, Message, Process, Since, Times, Towards};
 
+mod kept;
+
 /// Where a frame of the LAN goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -117,7 +119,7 @@ pub struct Site {
 }
 
 /// The gateway that has the flows of two hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct Seat {
     /// The time in which this member speaks.
     stand: u64,
@@ -357,6 +359,16 @@ impl Site {
             let Self { members, seats, moving, .. } = self;
             moving.extend(seats.keys().filter(|pair| !members.knows(**pair)));
         }
+    }
+
+    /// A session with another member has begun: what is said every while is said now.
+    pub fn beat_at_once(&mut self, now: Instant) {
+        self.members.beat_at_once(now);
+    }
+
+    /// This process did not run for so long. That is nobody's silence.
+    pub fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        self.members.excuse_pause(pause, now);
     }
 
     /// Speaks for no hosts any more: the process is about to end. The other members take over.

@@ -23,14 +23,21 @@ pub struct Freeze {
     pub taken: mpsc::Receiver<bool>,
 }
 
-/// A worker that stands still: since when, and the state of each side.
-pub type Frozen = (Instant, Result<Vec<FrozenSide>, String>);
+/// A worker that stands still.
+pub struct Frozen {
+    /// Since when.
+    pub since: Instant,
+    /// The state of each side.
+    pub(crate) states: Result<Vec<FrozenSide>, String>,
+    /// The parts in its site, if there are several gateways.
+    pub sites: Result<Vec<Vec<u8>>, String>,
+}
 
 /// A side's peer and pair of threads, by their numbers, and its state.
-pub(in crate::plane) type FrozenSide = ([u8; 2], Taken);
+pub(crate) type FrozenSide = ([u8; 2], Taken);
 
 /// The state towards a peer, and the shared memory that it refers to.
-pub(super) type Taken = (Written, Option<Beside>);
+pub(crate) type Taken = (Written, Option<Beside>);
 
 /// Copies of a worker's sockets.
 pub struct Lent {
@@ -60,9 +67,11 @@ impl<O: Observer> Worker<O> {
     /// Without an answer it does: whoever would have answered has told nobody else to.
     pub(super) fn stand_still(&mut self, freeze: Freeze) -> bool {
         let now = Instant::now();
+        self.members.iter_mut().for_each(|members| members.pause(now));
         // What this process has read from its sockets the next one does not find there.
         for _ in 0..LAST_ROUNDS {
             let came = self.receive(Ready::ALL, now);
+            self.tend_members(now);
             self.send(now);
             if came.iter().all(|count| *count < BUDGET) {
                 break;
@@ -70,7 +79,12 @@ impl<O: Observer> Worker<O> {
         }
         let state = |side: &mut PeerSide<O>| Ok(([side.number(), side.part().thread], side.snapshot(now)?));
         let states = self.peers.iter_mut().map(state).collect();
-        let is_heard = freeze.frozen.send((now, states)).is_ok();
-        !(is_heard && freeze.taken.recv().unwrap_or(false))
+        let sites = self.members.as_ref().map_or(Ok(Vec::new()), |members| members.snapshot(now));
+        let is_heard = freeze.frozen.send(Frozen { since: now, states, sites }).is_ok();
+        let goes_on = !(is_heard && freeze.taken.recv().unwrap_or(false));
+        if goes_on {
+            self.members.iter_mut().for_each(|members| members.resume(now, Instant::now()));
+        }
+        goes_on
     }
 }

@@ -1,17 +1,20 @@
 //! A worker's part in a site of several gateways: which of them speaks for two hosts, and what
 //! members say to each other over their sessions. Without several gateways there is nothing of it.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use config::Relation;
 use roce::ip::{Received, Reject};
+use snapshot::Refused;
 use splice::Gateway;
 use splice::members::{MemberId, Process, Times, Towards};
 use splice::site::{Ends, Gateways, Site, SiteConfig, SiteStats, Spoken, Way};
 
 use super::routes::{Route, Routes};
-use super::{MemberCounts, Observer, PeerSide};
+use super::{MemberCounts, Observer, PeerAddress, PeerSide};
+use crate::upgrade::SitePart;
 
 /// This gateway as a member of its site, the same for all threads.
 #[derive(Clone, Debug)]
@@ -25,7 +28,7 @@ pub struct Membership {
 }
 
 /// A thread's part towards each of the other sites.
-pub(super) struct Parts {
+pub struct Parts {
     parts: Vec<Part>,
     /// The part that each peer is of, by the peers' places.
     of_peer: Vec<Option<usize>>,
@@ -58,22 +61,70 @@ fn id(name: &str) -> MemberId {
 }
 
 impl Parts {
-    /// Makes a part for each site that peers are of. Without a membership there is none.
-    pub(super) fn new<O: Observer>(
-        me: Option<&Membership>,
-        peers: &[PeerSide<O>],
-        now: Instant,
-    ) -> Option<Self> {
-        let me = me?;
-        let is_sibling = |(_, peer): &(usize, &PeerSide<O>)| *peer.relation() == Relation::Sibling;
+    /// Makes a part for each site that peers are of.
+    pub(crate) fn new(me: &Membership, peers: &[PeerAddress], now: Instant) -> Self {
+        let new = |config| Ok::<_, Infallible>(Site::new(config, now));
+        Self::of(me, peers, new).unwrap_or_else(|never| match never {})
+    }
+
+    /// Goes on with the parts of another process, each as it stood at its time.
+    ///
+    /// # Errors
+    /// They are for other sites than those of this process's files.
+    pub(crate) fn restore(
+        me: &Membership,
+        peers: &[PeerAddress],
+        kept: &[SitePart],
+    ) -> Result<Self, Refused> {
+        const KEY: &str = "peer.site";
+        let mut kept = kept.iter();
+        let parts = Self::of(me, peers, |config| {
+            let part = kept.next().ok_or(Refused::Setting(KEY))?;
+            Site::restore(config, part.snapshot(), part.then)
+        })?;
+        if kept.next().is_some() { Err(Refused::Setting(KEY)) } else { Ok(parts) }
+    }
+
+    /// Returns all that another process needs to go on with the parts, one by one.
+    pub(super) fn snapshot(&self, now: Instant) -> Result<Vec<Vec<u8>>, String> {
+        let each = self.parts.iter().map(|part| part.site.snapshot(now).map_err(|error| error.to_string()));
+        each.collect()
+    }
+
+    /// Tells the other gateways of this site that this one is silent for a while.
+    pub(super) fn pause(&mut self, now: Instant) {
+        self.parts.iter_mut().for_each(|part| part.site.pause(now));
+    }
+
+    /// This gateway was silent since then.
+    pub(crate) fn resume(&mut self, since: Instant, now: Instant) {
+        self.parts.iter_mut().for_each(|part| part.site.resume(since, now));
+    }
+
+    /// A session has begun: whom it leads to is to hear at once that this gateway lives.
+    pub(super) fn beat_at_once(&mut self, now: Instant) {
+        self.parts.iter_mut().for_each(|part| part.site.beat_at_once(now));
+    }
+
+    /// This thread did not run for so long.
+    pub(super) fn excuse_pause(&mut self, pause: Duration, now: Instant) {
+        self.parts.iter_mut().for_each(|part| part.site.excuse_pause(pause, now));
+    }
+
+    fn of<E>(
+        me: &Membership,
+        peers: &[PeerAddress],
+        mut make: impl FnMut(SiteConfig) -> Result<Site, E>,
+    ) -> Result<Self, E> {
+        let is_sibling = |(_, peer): &(usize, &PeerAddress)| peer.relation == Relation::Sibling;
         let placed = || peers.iter().enumerate();
-        let named = |(place, peer): (usize, &PeerSide<O>)| (id(peer.name()), place);
+        let named = |(place, peer): (usize, &PeerAddress)| (id(&peer.name), place);
         let others: Vec<_> = placed().filter(is_sibling).map(named).collect();
-        let site_of = |peer: &PeerSide<O>| match peer.relation() {
+        let site_of = |peer: &PeerAddress| match &peer.relation {
             Relation::Sibling => None,
             // Both sites have one gateway.
             Relation::Alone if others.is_empty() => None,
-            Relation::Alone => Some(peer.name().to_owned()),
+            Relation::Alone => Some(peer.name.clone()),
             Relation::MemberOf(site) => Some(format!("{site} (site)")),
         };
         let (mut parts, mut of_peer): (Vec<Part>, Vec<Option<usize>>) = (Vec::new(), Vec::new());
@@ -87,26 +138,21 @@ impl Parts {
             if known.is_some() {
                 continue;
             }
-            let is_of_site = |(_, peer): &(usize, &PeerSide<O>)| site_of(peer).as_ref() == Some(&name);
+            let is_of_site = |(_, peer): &(usize, &PeerAddress)| site_of(peer).as_ref() == Some(&name);
             let config = SiteConfig {
                 me: Process { member: id(&me.name), incarnation: me.incarnation },
                 others: others.clone(),
                 peers: placed().filter(is_of_site).map(named).collect(),
                 towards: Towards(config::member_number(&name)),
-                remote: peer.remote().to_vec(),
+                remote: peer.remote.clone(),
                 times: Times::default(),
                 pairs: me.pairs,
             };
-            parts.push(Part {
-                site: Site::new(config, now),
-                name,
-                live: Vec::new(),
-                told: SiteStats::default(),
-            });
+            parts.push(Part { site: make(config)?, name, live: Vec::new(), told: SiteStats::default() });
         }
         let own = std::iter::once((id(&me.name), me.name.clone()));
-        let names = own.chain(peers.iter().map(|peer| (id(peer.name()), peer.name().to_owned()))).collect();
-        Some(Self { parts, of_peer, names, is_leaving: false })
+        let names = own.chain(peers.iter().map(|peer| (id(&peer.name), peer.name.clone()))).collect();
+        Ok(Self { parts, of_peer, names, is_leaving: false })
     }
 
     fn part_of(&mut self, peer: usize) -> Option<&mut Part> {

@@ -41,6 +41,8 @@ pub struct PeerSide<O> {
     /// Longest WAN packet of any session, plaintext bytes.
     max_packet: usize,
     session: Option<Session>,
+    /// One has begun since that was last asked.
+    has_begun: bool,
     /// By lane: the bulk socket's ordinal of the session's packet number 0.
     first: Ordinals,
     orders: Receiver<Order>,
@@ -148,6 +150,7 @@ impl<O: Observer> PeerSide<O> {
             is_leaving: false,
             max_packet,
             session: None,
+            has_begun: false,
             first: Ordinals::default(),
             orders,
             awaited: None,
@@ -196,6 +199,11 @@ impl<O: Observer> PeerSide<O> {
 
     pub(super) fn relation(&self) -> &Relation {
         &self.relation
+    }
+
+    /// Returns true if a session has begun since the last call.
+    pub(super) fn has_begun_session(&mut self) -> bool {
+        std::mem::take(&mut self.has_begun)
     }
 
     pub(super) fn is_leaving(&self) -> bool {
@@ -408,6 +416,7 @@ impl<O: Observer> PeerSide<O> {
     /// Goes over to a session's keys.
     fn begin(&mut self, session: Session) {
         self.session = Some(session);
+        self.has_begun = true;
         self.first = PerLane(std::array::from_fn(|lane| self.bulk.committed(lane)));
         // What was dropped before is none of this session's.
         let _ = self.bulk.take_overrun();

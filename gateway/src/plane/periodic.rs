@@ -14,6 +14,7 @@ impl<O: Observer> Worker<O> {
         self.last_round = now;
         if pause >= PAUSE {
             self.peers.iter_mut().for_each(|peer| peer.excuse_pause(pause, now));
+            self.members.iter_mut().for_each(|members| members.excuse_pause(pause, now));
         }
     }
 

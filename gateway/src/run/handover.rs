@@ -59,6 +59,7 @@ impl Legacy {
             sockets: 0,
             waiting: Vec::new(),
             retained: Some(retained.ids()),
+            is_member: gateway.is_member(),
         };
         Self { stand, sockets: Vec::new(), gates: Vec::new() }
     }
@@ -127,10 +128,6 @@ impl Running {
     /// Greets a process that wants to take over; that takes as long as it prepares itself.
     pub(super) async fn greet(&self, claimant: Claimant) -> Option<Preparing> {
         let Claimant { stream, place } = claimant;
-        if self.is_member {
-            warn!("no process can take over where a site has several gateways: restart, and another goes on");
-            return None;
-        }
         let lent = self.lend().await;
         let (sockets, waiting) = match lent {
             Ok(lent) => lent,
@@ -280,12 +277,18 @@ fn try_to_give(
     states: Vec<Frozen>,
     gates: &[Gate],
 ) -> Result<(), NotGiven> {
+    // First of all: leases run while this crosses.
+    for (thread, frozen) in (0..).zip(&states) {
+        for site in frozen.sites.as_ref().map_err(|why| NotGiven::Unable(why.clone()))? {
+            giver.site(thread, frozen.since, site)?;
+        }
+    }
     for (peer, claim) in (0..).zip(claims) {
         if let Some(held) = claim {
             giver.claim(peer, held)?;
         }
     }
-    for (taken, states) in states {
+    for Frozen { since: taken, states, .. } in states {
         for ([peer, thread], (state, room)) in states.map_err(NotGiven::Unable)? {
             match state {
                 Written::There(len) => giver.state_in_room(thread, peer, taken, len)?,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use config::Relation;
 use session::control::{Claim, Command, Control, DownReason, Event, Hold, SocketLost};
 use session::identity::Identity;
 use session::message::{GoodbyeReason, Pairing};
@@ -77,6 +78,8 @@ pub(super) struct Supervisor {
     times: Times,
     /// Other gateways of the site take over when this one ends.
     has_siblings: bool,
+    /// The peer is one of them, and no flow is in a session with it.
+    is_sibling: bool,
 }
 
 impl Supervisor {
@@ -100,6 +103,7 @@ impl Supervisor {
             Some(nth) => telling.naming(&name, nth == 0),
         };
         let has_siblings = !gateway.site.gateways.is_empty();
+        let is_sibling = gateway.peer.relation == Relation::Sibling;
         let reloader = Reloader::new(gateway, policy, Arc::clone(&telemetry), admin);
         Self {
             name,
@@ -113,6 +117,7 @@ impl Supervisor {
             telling,
             times,
             has_siblings,
+            is_sibling,
         }
     }
 
@@ -122,14 +127,14 @@ impl Supervisor {
         mut asked: mpsc::Receiver<Ask>,
         mut stopped: watch::Receiver<Stop>,
     ) -> Result<(), RunError> {
-        let Self { name, control, workers, telemetry, flows, outlives, has_siblings, .. } = self;
+        let Self { name, control, workers, telemetry, flows, outlives, has_siblings, is_sibling, .. } = self;
         let (mut reloader, mut renewal, mut telling) = (self.reloader, self.renewal, self.telling);
         let Times { drain, dead_after } = self.times;
-        let (events_in, events) = mpsc::channel(16);
-        let (commands, commands_out) = mpsc::channel(4);
-        let claim = control.claim();
+        let ((events_in, events), (commands, commands_out)) = (mpsc::channel(16), mpsc::channel(4));
+        let (claim, is_up) = (control.claim(), false);
         let control = tokio::spawn(control.run(events_in, commands_out));
-        let mut sessions = Sessions { workers, telemetry, flows, dead_after, events, claim, is_up: false };
+        let mut sessions =
+            Sessions { workers, telemetry, flows, dead_after, events, claim, is_up, is_sibling };
         let mut watchdog = tokio::time::interval(Duration::from_secs(1));
         let stop = loop {
             tokio::select! {
@@ -203,6 +208,8 @@ struct Sessions {
     claim: Claim,
     /// There is a session, or its flows wait for it.
     is_up: bool,
+    /// No flow is in it.
+    is_sibling: bool,
 }
 
 impl Sessions {
@@ -235,7 +242,7 @@ impl Sessions {
             self.handle(event).await;
         }
         let claim = self.claim.get();
-        let ends = self.is_up && claim.is_none();
+        let ends = self.is_up && claim.is_none() && !self.is_sibling;
         let answer = if ends { Err(NOTHING_GOES_ON.to_owned()) } else { Ok(claim) };
         // Nobody may wait for it any more; then nobody answers either.
         let _ = standing.send(answer);

@@ -174,11 +174,11 @@ fn take(
     limits: &Limits,
     threads: &Threads,
 ) -> Result<(Claims, Restored, Vec<Arc<Room>>), RunError> {
-    let Given { claims, parts } = heir.receive(limits.memory)?;
+    let Given { claims, parts, sites } = heir.receive(limits.memory)?;
     limits.admit(&claims)?;
     let rooms = parts.iter().filter_map(Part::room).map(Arc::clone).collect();
     let are_held: Vec<_> = claims.iter().map(Option::is_some).collect();
-    let restored = threads.restore(parts, &are_held)?;
+    let restored = threads.restore((parts, sites), &are_held)?;
     Ok((claims, restored, rooms))
 }
 

@@ -30,8 +30,8 @@ use crate::steering::Part;
 use crate::telemetry::Telemetry;
 use crate::wan::Bulk;
 
-use beginning::Begin;
 pub(super) use beginning::Restored;
+use beginning::{Begin, Beginning};
 
 /// The resources that a thread owns besides its flows.
 pub(super) struct WorkerResources {
@@ -171,9 +171,9 @@ impl Thread {
             .name(format!("data-plane-{}", part.thread))
             .spawn(move || {
                 let settings: Vec<_> = peers.iter().map(|peer| part_of(&peer.settings, peer.part)).collect();
-                let Some(mut cores) = beginning::cores(&beginning, &settings, &mut lan) else {
-                    return Ok(());
-                };
+                let to = peers.iter().map(|peer| peer.to.clone()).collect();
+                let of = Beginning { settings: &settings, to, membership: membership.as_ref() };
+                let Some((mut cores, members)) = of.begin(&beginning, &mut lan) else { return Ok(()) };
                 for ((peer, core), settings) in peers.iter_mut().zip(&mut cores).zip(&settings) {
                     beginning::retain(core, peer.retained.take(), settings);
                 }
@@ -184,7 +184,7 @@ impl Thread {
                 let peers = peers.into_iter().zip(receivers).zip(cores).map(side).collect();
                 let now = Instant::now();
                 let worker = Worker::new(lan, peers, wakeup, now).with_busy_poll(busy_poll);
-                worker.with_members(membership.as_ref(), now).run()
+                worker.with_members(members).run()
             })
             .map_err(RunError::System)?;
         Ok(Self { part, sides, waker, begin, thread })

@@ -42,10 +42,11 @@ pub(super) enum Kind {
     CopyAhead = 13,
     Copied = 14,
     InRoom = 15,
+    Site = 16,
 }
 
 impl Kind {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Hello,
         Self::Stand,
         Self::Socket,
@@ -61,6 +62,7 @@ impl Kind {
         Self::CopyAhead,
         Self::Copied,
         Self::InRoom,
+        Self::Site,
     ];
 
     fn of(byte: u8) -> Option<Self> {

@@ -11,8 +11,8 @@ use snapshot::Beside;
 
 use super::channel::{Kind, Message};
 use super::{
-    Broken, Channel, Extent, Hello, PREPARE, PROTOCOL, Place, RUNNING, SNAPSHOTS, STAND_STILL, Stand, common,
-    open_room,
+    Broken, Channel, Extent, Hello, PREPARE, PROTOCOL, Place, RUNNING, SNAPSHOTS, STAND_STILL, Stand,
+    WITH_SITES, common, moment, open_room,
 };
 
 /// Longest text about a room.
@@ -73,6 +73,10 @@ impl Giver {
         };
         let protocol = agreed("a take-over", PROTOCOL, hello.protocol)?;
         let snapshot = agreed("snapshots", SNAPSHOTS, hello.snapshot)?;
+        if stand.is_member && protocol < WITH_SITES {
+            let why = "it knows nothing of sites with several gateways: that takes a restart";
+            return Err(Broken::Refused(why.to_owned()));
+        }
         let most = stand.all_pairs();
         let count = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
         let stand = Stand { protocol, snapshot, sockets: count, ..stand };
@@ -118,6 +122,15 @@ impl Giver {
     /// See [`Broken`].
     pub fn claim(&mut self, peer: u8, held: &Resumption) -> Result<(), Broken> {
         self.channel.send(Kind::Claim, &[&[peer], held.exposed()])
+    }
+
+    /// Hands a thread's part in its site towards another one over, taken at this time.
+    ///
+    /// # Errors
+    /// See [`Broken`].
+    pub fn site(&mut self, thread: u8, taken: Instant, state: &[u8]) -> Result<(), Broken> {
+        let taken = moment::to_shared(taken).to_le_bytes();
+        self.channel.send(Kind::Site, &[&[thread], &taken, state])
     }
 
     /// Hands a thread's state towards a peer over, taken at this time.

@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 use super::channel::{Kind, Message};
 use super::{
     Broken, Channel, Extent, Hello, NAME, NoRoom, PATH, PREPARE, PROTOCOL, Place, Room, SNAPSHOTS,
-    STAND_STILL, Stand, control_group, peer_threads, room,
+    STAND_STILL, Stand, control_group, moment, peer_threads, room,
 };
 use crate::uninterrupted::uninterrupted;
 
@@ -24,6 +24,8 @@ use crate::uninterrupted::uninterrupted;
 const MOST_HEAD: usize = 4 << 10;
 /// Numbers before a snapshot: thread, peer, age.
 const NUMBERS: usize = 2 + 8;
+/// Numbers before a part's snapshot: thread, time.
+const SITE_NUMBERS: usize = 1 + 8;
 const SECRET: usize = 32;
 /// Sockets that cross at most.
 const MOST_SOCKETS: u32 = 65_536;
@@ -103,6 +105,26 @@ pub struct Given {
     pub claims: Vec<Option<Resumption>>,
     /// Each thread's state towards each peer.
     pub parts: Vec<Part>,
+    /// Each thread's part in its site towards each other one, if a site has several gateways.
+    pub sites: Vec<SitePart>,
+}
+
+/// A thread's part in its site, towards another one.
+#[derive(Debug)]
+pub struct SitePart {
+    /// The thread's number.
+    pub thread: u8,
+    /// When the snapshot was taken.
+    pub then: Instant,
+    body: Vec<u8>,
+}
+
+impl SitePart {
+    /// The part's snapshot.
+    #[must_use]
+    pub fn snapshot(&self) -> &[u8] {
+        self.body.get(SITE_NUMBERS..).unwrap_or_default()
+    }
 }
 
 /// A thread's state towards a peer.
@@ -235,6 +257,11 @@ impl Heir {
         if let Some((here, there)) = differing.or(unsaid) {
             return Err(differs("peer.threads", &here.to_string(), &there.to_string()));
         }
+        let is_member = gateway.is_member();
+        if is_member != self.stand.is_member {
+            let say = |is_member| if is_member { "given" } else { "absent" };
+            return Err(differs("site.gateways or peer.site", say(is_member), say(self.stand.is_member)));
+        }
         let is_managed = self.stand.control_group.is_some();
         if is_managed && self.stand.control_group != control_group() {
             return Err(NotTaken::Unable(
@@ -294,13 +321,16 @@ impl Heir {
         self.channel.send(Kind::Freeze, &[])?;
         let peers = self.stand.peers.len();
         let pairs: Vec<_> = (0..peers).map(|peer| self.stand.pairs(peer)).collect();
-        let mut given = Given { claims: (0..peers).map(|_| None).collect(), parts: Vec::new() };
+        let threads = usize::from(self.stand.threads);
+        let claims = (0..peers).map(|_| None).collect();
+        let mut given = Given { claims, parts: Vec::new(), sites: Vec::new() };
         let mut left = most;
         loop {
             let message = self.channel.receive(|kind| match kind {
                 Kind::Claim => 1 + SECRET,
                 Kind::Snapshot => left.saturating_add(NUMBERS),
                 Kind::InRoom => NUMBERS + 8,
+                Kind::Site => left.saturating_add(SITE_NUMBERS),
                 _ => 0,
             })?;
             match message.kind {
@@ -313,6 +343,11 @@ impl Heir {
                 Kind::InRoom => {
                     let part = given.part(message, &pairs)?;
                     given.parts.push(part.with_room(&self.rooms).in_room()?);
+                }
+                Kind::Site if given.sites.len() < threads * peers => {
+                    let site = Given::site(message, threads)?;
+                    left = left.saturating_sub(site.snapshot().len());
+                    given.sites.push(site);
                 }
                 Kind::Whole if given.parts.len() == self.stand.all_pairs() => return Ok(given),
                 _ => return Err(message.unexpected().into()),
@@ -370,6 +405,16 @@ impl Given {
         let place = self.claims.get_mut(usize::from(*peer)).ok_or_else(wrong)?;
         *place = Some(Resumption::new(Zeroizing::new(secret)));
         Ok(())
+    }
+
+    fn site(message: Message, threads: usize) -> Result<SitePart, Broken> {
+        let wrong = || Broken::Protocol("a part in a site that is none".to_owned());
+        let body = message.body;
+        let Some(([thread, at @ ..], _)) = body.split_first_chunk::<SITE_NUMBERS>() else {
+            return Err(wrong());
+        };
+        let (thread, then) = (*thread, moment::from_shared(u64::from_le_bytes(*at)).ok_or_else(wrong)?);
+        if usize::from(thread) >= threads { Err(wrong()) } else { Ok(SitePart { thread, then, body }) }
     }
 
     /// `pairs`: pairs of threads by peer.

@@ -12,6 +12,7 @@
 //! | new | `CopyAhead`, if there is room | none |
 //! | old | `Copied` | none: it has copied packets there, and goes on |
 //! | new | `Freeze` | none: everything that can fail before is done |
+//! | old | `Site`, for each thread and each site that peers are of, if a site has several gateways | thread, the time by the machine's monotonic clock, and the part's snapshot |
 //! | old | `Claim`, for each peer with flows that go on | its number, and the secret of its session |
 //! | old | `InRoom` or `Snapshot`, for each pair of threads and peer | their numbers, its age, and the core's snapshot, or its length in the room |
 //! | old | `Whole` | none |
@@ -23,7 +24,8 @@
 //! then goes on where it stood, and the new one ends. From `Freeze` to `Yours` the old one reads
 //! and sends nothing but what keeps its control connections alive.
 //!
-//! Version 1 has neither room nor what is about it. Packets go into the room while the old process
+//! Version 2 has no `Site`, and serves no gateway of several at a site. Version 1 has neither that
+//! nor a room. Packets go into the room while the old process
 //! still runs, so that the time in which nothing moves does not depend on how much waits.
 //!
 //! Nothing is sealed under a key of the other process, whichever goes on
@@ -38,6 +40,7 @@ mod announcement;
 mod channel;
 mod giver;
 mod heir;
+mod moment;
 mod room;
 
 use std::time::Duration;
@@ -51,11 +54,13 @@ pub use crate::memory::control_group;
 pub use announcement::{Announcement, Outcome, Taken};
 pub use channel::{Broken, Channel};
 pub use giver::{Giver, Offer};
-pub use heir::{Given, Heir, NotTaken, Part};
+pub use heir::{Given, Heir, NotTaken, Part, SitePart};
 pub use room::{Extent, NoRoom, Room, Waiting, open as open_room};
 
 /// Versions of the messages that are understood, the oldest and the newest.
-pub const PROTOCOL: [u16; 2] = [1, 2];
+pub const PROTOCOL: [u16; 2] = [1, 3];
+/// The first version that serves a gateway of several at a site.
+const WITH_SITES: u16 = 3;
 /// Versions of snapshots that are understood.
 pub const SNAPSHOTS: [u16; 2] = [snapshot::OLDEST, snapshot::VERSION];
 /// The path that an admin listener's client posts to.
@@ -118,6 +123,9 @@ pub struct Stand {
     /// The files in which it retains what is to outlive it. An older version does not say.
     #[serde(default)]
     pub retained: Option<Vec<FileId>>,
+    /// Its site, or a peer's, has several gateways.
+    #[serde(default)]
+    pub is_member: bool,
 }
 
 impl Stand {

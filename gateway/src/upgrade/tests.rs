@@ -99,6 +99,7 @@ fn stand() -> Stand {
         sockets: 0,
         waiting: vec![Waiting { thread: 1, peer: 0, bytes: 1 << 20 }],
         retained: None,
+        is_member: true,
     }
 }
 
@@ -154,6 +155,7 @@ fn raw_old(path: &std::path::Path, bytes: Vec<u8>) -> std::thread::JoinHandle<()
 }
 
 fn give(giver: &mut Giver, snapshot: &[u8]) -> Result<(), Broken> {
+    giver.site(1, Instant::now(), b"site")?;
     giver.claim(1, &Resumption::new(Zeroizing::new([9; 32])))?;
     for (thread, peer) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
         giver.state(thread, peer, Instant::now(), snapshot)?;
@@ -172,9 +174,11 @@ fn everything_crosses_and_the_old_process_hears_that_it_has() {
     });
     let mut heir = Heir::connect(&path).unwrap();
     let Stand { protocol, snapshot, peers, .. } = heir.stand().clone();
-    assert_eq!((protocol, snapshot, peers.len()), (2, snapshot::VERSION, 2));
+    assert_eq!((protocol, snapshot, peers.len()), (3, snapshot::VERSION, 2));
     assert!(heir.take(Place::Control(1)).is_some() && heir.take(Place::Lock).is_none());
-    let given = heir.receive(20).unwrap();
+    let given = heir.receive(24).unwrap();
+    let [site] = &given.sites[..] else { panic!("{:?}", given.sites) };
+    assert!(site.thread == 1 && site.snapshot() == b"site" && site.then <= Instant::now());
     assert!(given.claims[0].is_none());
     assert_eq!(given.claims[1].as_ref().unwrap().exposed(), &[9; 32]);
     assert_eq!(given.parts.len(), 4);
@@ -247,10 +251,10 @@ fn the_old_process_hears_that_it_has_to_go_on() {
     let steps: [fn(Heir); 5] = [
         |heir| drop(heir),
         |mut heir| heir.refuse("the file is bad"),
-        |mut heir| assert!(matches!(heir.receive(19), Err(NotTaken::Broken(Broken::Protocol(_))))),
-        |mut heir| drop(heir.receive(20).unwrap()),
+        |mut heir| assert!(matches!(heir.receive(23), Err(NotTaken::Broken(Broken::Protocol(_))))),
+        |mut heir| drop(heir.receive(24).unwrap()),
         |mut heir| {
-            heir.receive(20).unwrap();
+            heir.receive(24).unwrap();
             heir.refuse("it does not fit");
         },
     ];
@@ -289,7 +293,7 @@ fn made_up() -> impl Strategy<Value = Vec<u8>> {
         ([0..3_u8, 0..3_u8], prop_oneof![0..1_000_000_000_u64, any::<u64>()], vec(any::<u8>(), 0..12))
             .prop_map(|(numbers, age, state)| [&numbers[..], &age.to_le_bytes(), &state].concat()),
     ];
-    let kind = prop_oneof![1 => any::<u8>(), 8 => 4..=8_u8];
+    let kind = prop_oneof![1 => any::<u8>(), 8 => 4..=8_u8, 1 => Just(16)];
     let len = prop_oneof![9 => Just(None), 1 => any::<u64>().prop_map(Some)];
     let message = (kind, body, len).prop_map(|(kind, body, len)| {
         let len = len.unwrap_or(body.len() as u64);

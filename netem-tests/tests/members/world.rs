@@ -1,6 +1,9 @@
 //! Two sites of two gateways each in virtual time: hosts whose packets come to any gateway of
 //! their site, links between all gateways, and the sessions on them.
 
+#[path = "upgrade.rs"]
+mod upgrade;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -18,6 +21,7 @@ use splice::site::{Gateways, Site, SiteConfig, SiteStats, Way};
 use splice::{Arrival, Ecn, Gateway, LaneId, Settings, StaleFlow};
 
 use super::traffic::{HOSTS, Traffic};
+use upgrade::Heir;
 
 /// Gateways of a site.
 pub(crate) const SIZE: usize = 2;
@@ -69,6 +73,8 @@ pub(crate) struct World {
     start: Instant,
     tick: u64,
     nodes: Vec<Option<Node>>,
+    /// Processes that are about to take the place of others.
+    heirs: Vec<Heir>,
     lives: u64,
     sessions: BTreeMap<(usize, usize), Session>,
     /// By the tick of arrival.
@@ -89,6 +95,13 @@ pub(crate) struct World {
     pub(crate) handed_over: u64,
 }
 
+fn settings(node: usize, to: usize) -> Settings {
+    let prefix = IpNet::new_assert([10, 0, site_of(to) as u8, 0].into(), 24);
+    let remote = if site_of(to) == site_of(node) { Vec::new() } else { vec![prefix] };
+    let settings = Settings::new(remote, 1_000_000_000, LONGEST);
+    Settings { is_member: true, rtt: RTT, ..settings }
+}
+
 /// The place of the gateway that leads from one node to another.
 fn place(from: usize, to: usize) -> usize {
     if to > from { to - 1 } else { to }
@@ -106,6 +119,7 @@ impl World {
             start,
             tick: 0,
             nodes: (0..ALL).map(|_| None).collect(),
+            heirs: Vec::new(),
             lives: 0,
             sessions: BTreeMap::new(),
             air: BTreeMap::new(),
@@ -141,30 +155,31 @@ impl World {
         self.lives += 1;
         let now = self.now();
         let towards = |to: usize| {
-            let prefix = IpNet::new_assert([10, 0, site_of(to) as u8, 0].into(), 24);
-            let remote = if site_of(to) == site_of(node) { Vec::new() } else { vec![prefix] };
-            let settings = Settings::new(remote, 1_000_000_000, LONGEST);
-            let mut core = Gateway::new(Settings { is_member: true, rtt: RTT, ..settings }, now);
+            let mut core = Gateway::new(settings(node, to), now);
             if let Some(bytes) = self.retained_bytes {
                 let until = now + Duration::from_secs(60);
                 core.retain(Retention::new(Box::new(vec![0; bytes]), LONGEST, until, |_| Age::Old));
             }
             core
         };
+        let cores = (0..ALL).filter(|other| *other != node).map(towards).collect();
+        let site = Site::new(self.config(node, self.lives), now);
+        self.nodes[node] = Some(Node { cores, site, incarnation: self.lives });
+    }
+
+    fn config(&self, node: usize, incarnation: u64) -> SiteConfig {
         let others = (0..ALL).filter(|other| *other != node);
-        let cores = others.clone().map(towards).collect();
         let named = |other: usize| (member(other), place(node, other));
         let (own, peers): (Vec<_>, Vec<_>) = others.partition(|other| site_of(*other) == site_of(node));
-        let config = SiteConfig {
-            me: Process { member: member(node), incarnation: self.lives },
+        SiteConfig {
+            me: Process { member: member(node), incarnation },
             others: own.into_iter().map(named).collect(),
             peers: peers.into_iter().map(named).collect(),
             towards: Towards::default(),
             remote: vec![IpNet::new_assert([10, 0, 1 - site_of(node) as u8, 0].into(), 24)],
             times: Times::default(),
             pairs: self.pairs,
-        };
-        self.nodes[node] = Some(Node { cores, site: Site::new(config, now), incarnation: self.lives });
+        }
     }
 
     /// Routers of each site choose a way for each host, each for itself.
@@ -247,6 +262,7 @@ impl World {
     pub(crate) fn run(&mut self, time: Duration) {
         for _ in 0..time.as_millis() {
             self.tick += 1;
+            self.go_on();
             self.tend_sessions();
             self.deliver();
             for node in 0..ALL {

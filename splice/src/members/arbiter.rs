@@ -9,35 +9,43 @@ use roce::hosts::{ALPHA, Hosts};
 use super::{HostPair, LeaseId, MOST_MEMBERS, MemberId, Message, News, Outbox, Process, Since, Term, owner};
 
 /// Leases given, and agreements under them.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Arbiter {
     incarnation: u64,
     /// Agreements of this member's former life may last until then.
+    #[serde_as(as = "snapshot::At")]
     abstains_until: Instant,
     /// Counts leases.
     leases: u64,
     tenants: Vec<Tenant>,
     by_pair: BTreeMap<HostPair, Agreement>,
+    #[serde(skip)]
     most: usize,
     /// Pairs that each member has begun.
+    #[serde(skip)]
     shares: Hosts<MemberId>,
     /// Counts agreements.
     agreements: u64,
     /// The last holder that was asked whether it still claims its pair.
     asked: Option<HostPair>,
     /// A full table is not looked through again before this.
+    #[serde_as(as = "snapshot::At")]
     next_look: Instant,
 }
 
 /// A process of the other site, and its lease.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Tenant {
     process: Process,
     lease: u64,
+    #[serde_as(as = "snapshot::At")]
     until: Instant,
 }
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Agreement {
     /// The member that began it.
     begun_by: MemberId,
@@ -46,11 +54,12 @@ struct Agreement {
     /// The term agreed to last.
     holder: Option<Holder>,
     /// When the holder last had a lease, or somebody last claimed the pair.
+    #[serde_as(as = "snapshot::At")]
     used: Instant,
 }
 
 /// Who speaks for a pair, as far as this member agreed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 struct Holder {
     term: Term,
     /// The number of the lease that the agreement stands under.
@@ -84,6 +93,20 @@ impl Arbiter {
         }
     }
 
+    /// Goes on with what another process had, where this many pairs may be claimed. Returns false
+    /// if it had more of anything than there is room for.
+    pub(super) fn restore(&mut self, most: usize) -> bool {
+        self.most = most;
+        for agreement in self.by_pair.values() {
+            self.shares.join(agreement.begun_by);
+        }
+        self.by_pair.len() <= most && self.tenants.len() <= MOST_TENANTS
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
+    }
+
     /// Gives or extends a lease; `None`: it is too early, or there are too many.
     pub(super) fn beat(&mut self, from: Process, lasts: Duration, now: Instant) -> Option<LeaseId> {
         if now < self.abstains_until {
@@ -107,6 +130,14 @@ impl Arbiter {
             }
         };
         Some(LeaseId { incarnation: self.incarnation, count })
+    }
+
+    /// This process was silent since then, and heard no beats. Leases that lasted then have a while
+    /// to be extended. It has agreed with nobody else meanwhile.
+    pub(super) fn excuse(&mut self, silent_since: Instant, until: Instant) {
+        for tenant in self.tenants.iter_mut().filter(|tenant| silent_since < tenant.until) {
+            tenant.until = tenant.until.max(until);
+        }
     }
 
     /// Returns the number of a process's lease if it lasts.

@@ -11,13 +11,16 @@ use super::lease::PeerLease;
 use super::{HostPair, LeaseId, MOST_MEMBERS, Process, Since, Term, Times, later};
 
 /// All pairs that something came for.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Claims {
     by_pair: BTreeMap<HostPair, Claim>,
+    #[serde(skip)]
     most: usize,
     /// Pairs that each host has begun.
+    #[serde(skip)]
     hosts: Hosts,
     /// Pairs of which one host was heard only: they give way to others.
+    #[serde(skip)]
     unheard: Unheard<HostPair>,
     /// The highest count of a term for a pair that is not in the table. New claims are above it.
     floor: u64,
@@ -30,12 +33,14 @@ pub(super) struct Claims {
 pub(super) struct Full;
 
 /// A member's claim on one pair.
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Claim {
     /// The highest count of a term that is known.
     known: u64,
     state: State,
     /// When something last came.
+    #[serde_as(as = "Option<snapshot::At>")]
     used: Option<Instant>,
     stand: Stand,
     /// The host that began it.
@@ -43,18 +48,20 @@ pub(super) struct Claim {
     /// Which of the hosts have been heard, the lower address first.
     heard: [bool; 2],
     /// Until both have been.
+    #[serde(skip)]
     unheard: Option<Ticket>,
 }
 
 /// The last time in which the member spoke for a pair.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 struct Stand {
     number: u64,
     /// The agreements that it had at last, in the peers' order.
     under: [Option<(u64, Since)>; MOST_MEMBERS],
 }
 
-#[derive(Debug)]
+#[serde_with::serde_as]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 enum State {
     /// It claims nothing.
     Idle,
@@ -63,16 +70,39 @@ enum State {
         term: Term,
         /// The leases under which peers agreed, in the peers' order.
         agreed: Box<[Option<(LeaseId, Since)>; MOST_MEMBERS]>,
+        #[serde_as(as = "Option<snapshot::At>")]
         asked: Option<Instant>,
     },
     /// Another process has a higher term.
-    Outbid { by: Process, until: Instant },
+    Outbid {
+        by: Process,
+        #[serde_as(as = "snapshot::At")]
+        until: Instant,
+    },
 }
 
 impl Claims {
     pub(super) fn new(most: usize) -> Self {
         let (hosts, unheard) = (Hosts::default(), Unheard::default());
         Self { by_pair: BTreeMap::new(), most, hosts, unheard, floor: 0, stands: 0 }
+    }
+
+    /// Goes on with what another process had, where there are this many pairs at most. Which pair
+    /// gives way first is another one than there. Returns false if it had more.
+    pub(super) fn restore(&mut self, most: usize) -> bool {
+        let Self { by_pair, hosts, unheard, .. } = self;
+        for (pair, claim) in by_pair.iter_mut() {
+            hosts.join(claim.host);
+            if claim.heard != [true; 2] {
+                claim.unheard = Some(unheard.enter(claim.host, *pair));
+            }
+        }
+        self.most = most;
+        self.by_pair.len() <= most
+    }
+
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     /// Has a claim for a pair that this host began, if there is none. Returns the pair that gave

@@ -26,7 +26,7 @@ fn fault(world: &mut World) {
     let node = world.rng.random_range(0..2 * SIZE);
     let own = node / SIZE * SIZE..node / SIZE * SIZE + SIZE;
     let is_cut = world.rng.random_bool(0.6);
-    let kind = world.rng.random_range(0..9);
+    let kind = world.rng.random_range(0..11);
     world.note(&format!("fault {kind} of {:?}: {is_cut}", id(node)));
     match kind {
         // From each other only: a whole site, or one member.
@@ -57,7 +57,11 @@ fn fault(world: &mut World) {
             let number = world.rng.random_range(0..PAIRS);
             world.ways[node / SIZE][number] = None;
         }
-        _ if world.nodes[node].core.is_some() => world.kill(node),
+        8 | 9 if world.nodes[node].core.is_some() => {
+            let ticks = world.rng.random_range(1..2500);
+            world.upgrade(node, ticks);
+        }
+        _ if world.nodes[node].core.is_some() || world.nodes[node].heir.is_some() => world.kill(node),
         _ => world.start(node),
     }
 }
@@ -139,6 +143,53 @@ fn a_death_and_a_return_move_no_other_pair() {
             assert!(after[key] == *term || after[key].by.member == id(dead), "{key:?} moved");
         }
         assert!(after.values().any(|term| term.by.member == id(dead)));
+    }
+}
+
+/// Other processes take the members' places one by one, wherever frames come: no pair moves. Who
+/// goes on speaks under the same terms, and nobody did meanwhile.
+#[test]
+fn an_upgrade_moves_no_pair() {
+    for seed in seeds(0..20) {
+        println!("LONGHAUL_MEMBERS_SEED={seed}");
+        let mut world = World::new(seed);
+        world.run(World::settled());
+        let before = world.check_settled();
+        for node in 0..2 * SIZE {
+            let ticks = world.rng.random_range(1..2000);
+            world.upgrade(node, ticks);
+            for tick in 0..ticks + 20 * world::WAY {
+                world.run(1);
+                for ((own, number), term) in &before {
+                    let speakers = world.speakers(*own, *number);
+                    let is_replaced = term.by.member == id(node);
+                    assert!(
+                        matches!(speakers[..], [(_, now)] if now == *term)
+                            || is_replaced && speakers.is_empty(),
+                        "pair {number} at tick {tick} of {ticks}: {speakers:?}"
+                    );
+                }
+            }
+            assert_eq!(world.check_settled(), before);
+        }
+        assert_eq!(world.moves, 0);
+    }
+}
+
+/// Whoever says that it pauses, and never returns, is replaced when that time is over.
+#[test]
+fn who_pauses_and_dies_is_replaced() {
+    for seed in seeds(0..5) {
+        println!("LONGHAUL_MEMBERS_SEED={seed}");
+        let mut world = World::new(seed);
+        world.run(World::settled());
+        let node = world.rng.random_range(0..2 * SIZE);
+        world.upgrade(node, u64::MAX / 2);
+        world.run(1000);
+        world.kill(node);
+        world.heal();
+        world.run(kept::LONGEST_PAUSE.as_millis() as u64 + World::settled());
+        world.check_settled();
     }
 }
 

@@ -41,6 +41,11 @@ impl Word {
                 out.put(&[1, steadily, lately]);
                 out.put(&site.to_be_bytes());
             }
+            Message::Pausing(Towards(site), millis) => {
+                out.put(&[11]);
+                out.put(&millis.to_be_bytes());
+                out.put(&site.to_be_bytes());
+            }
             Message::Beat(sent) => {
                 out.put(&[2]);
                 out.number(sent);
@@ -97,6 +102,10 @@ impl Word {
             8 => Message::Yielded(rest.pair()?, rest.term()?),
             9 => Message::Release(rest.pair()?, rest.term()?),
             10 => Message::Wanted(rest.pair()?),
+            11 => {
+                let millis = u32::from_be_bytes(rest.array()?);
+                Message::Pausing(Towards(u32::from_be_bytes(rest.array()?)), millis)
+            }
             _ => return None,
         };
         rest.0.is_empty().then_some((incarnation, message))
@@ -183,6 +192,7 @@ mod tests {
         let lease = LeaseId { incarnation: 5, count: 6 };
         let messages = [
             Message::Alive(Towards(0xb0b1_b2b3), Reach { steadily: 1, lately: 2 }),
+            Message::Pausing(Towards(0xb0b1_b2b3), 3000),
             Message::Beat(3),
             Message::Beaten(4, None),
             Message::Beaten(4, Some(lease)),

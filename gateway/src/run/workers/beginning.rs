@@ -10,8 +10,9 @@ use tracing::{info, warn};
 use super::super::RunError;
 use super::{Thread, Threads};
 use crate::lan::{Lan, MAX_PACKET};
+use crate::plane::{Membership, Parts, PeerAddress};
 use crate::retention::{Retained, uptime};
-use crate::upgrade::{NotTaken, Part};
+use crate::upgrade::{NotTaken, Part, SitePart};
 
 /// Rounds in which a thread forgets what has come.
 const ROUNDS: usize = 64;
@@ -24,8 +25,9 @@ pub(super) enum Begin {
     Anew,
     /// Not yet: forget what has come by now, which another process has carried.
     Prepare(mpsc::Sender<()>),
-    /// Not yet: read the state towards each peer; for each, if its session holds it.
-    Restore(Vec<(Part, bool)>, mpsc::Sender<Result<Restored, String>>),
+    /// Not yet: read the state towards each peer; for each, if its session holds it. Beside it the
+    /// parts among gateways of a site.
+    Restore(Vec<(Part, bool)>, Vec<SitePart>, mpsc::Sender<Result<Restored, String>>),
     /// The flows that were read.
     GoOn,
 }
@@ -39,44 +41,62 @@ pub(in crate::run) struct Restored {
     pub(in crate::run) bytes: u64,
 }
 
-/// Waits until it is known what a thread begins with. `None`: it does not.
-pub(super) fn cores(
-    begin: &mpsc::Receiver<Begin>,
-    settings: &[Settings],
-    lan: &mut Lan,
-) -> Option<Vec<Gateway>> {
-    let mut read = None;
-    loop {
-        match begin.recv().ok()? {
-            Begin::Anew => {
-                let now = Instant::now();
-                return Some(settings.iter().map(|settings| Gateway::new(settings.clone(), now)).collect());
+/// The settings that a thread is told before it begins.
+pub(super) struct Beginning<'a> {
+    /// Its part of the settings towards each peer.
+    pub(super) settings: &'a [Settings],
+    pub(super) to: Vec<PeerAddress>,
+    pub(super) membership: Option<&'a Membership>,
+}
+
+/// The beginning of a thread: flows towards each peer, and its part among gateways of a site.
+type Begun = (Vec<Gateway>, Option<Parts>);
+
+impl Beginning<'_> {
+    /// Waits until it is known what a thread begins with. `None`: it does not.
+    pub(super) fn begin(&self, begin: &mpsc::Receiver<Begin>, lan: &mut Lan) -> Option<Begun> {
+        let mut read = None;
+        loop {
+            match begin.recv().ok()? {
+                Begin::Anew => return Some(self.anew(Instant::now())),
+                Begin::Prepare(reply) => {
+                    forget(lan);
+                    // Nobody may care to know any more; then the thread ends next.
+                    let _ = reply.send(());
+                }
+                Begin::Restore(parts, sites, reply) => {
+                    let then = parts.iter().map(|(part, _)| part.then).min();
+                    let answer = self.restore(parts, &sites).map(|(mut cores, members)| {
+                        let restored = Restored::of(&mut cores);
+                        read = Some(((cores, members), then));
+                        restored
+                    });
+                    let _ = reply.send(answer);
+                }
+                Begin::GoOn => return read.map(|(begun, then)| go_on(begun, then)),
             }
-            Begin::Prepare(reply) => {
-                forget(lan);
-                // Nobody may care to know any more; then the thread ends next.
-                let _ = reply.send(());
-            }
-            Begin::Restore(parts, reply) => {
-                let then = parts.iter().map(|(part, _)| part.then).min();
-                let answer = restore(settings, parts).map(|mut cores| {
-                    let restored = Restored::of(&mut cores);
-                    read = Some((cores, then));
-                    restored
-                });
-                let _ = reply.send(answer);
-            }
-            Begin::GoOn => return read.map(|(cores, then)| go_on(cores, then)),
         }
+    }
+
+    fn anew(&self, now: Instant) -> Begun {
+        let cores = self.settings.iter().map(|settings| Gateway::new(settings.clone(), now)).collect();
+        (cores, self.membership.map(|me| Parts::new(me, &self.to, now)))
+    }
+
+    fn restore(&self, parts: Vec<(Part, bool)>, sites: &[SitePart]) -> Result<Begun, String> {
+        let restore = |me| Parts::restore(me, &self.to, sites).map_err(|refused| refused.to_string());
+        let members = self.membership.map(restore).transpose()?;
+        Ok((restore_cores(self.settings, parts)?, members))
     }
 }
 
 /// Since then neither process has run.
-fn go_on(mut cores: Vec<Gateway>, then: Option<Instant>) -> Vec<Gateway> {
+fn go_on((mut cores, mut members): Begun, then: Option<Instant>) -> Begun {
     let now = Instant::now();
     let pause = then.map_or(Duration::ZERO, |then| now.saturating_duration_since(then));
     cores.iter_mut().for_each(|core| core.excuse_pause(pause, now));
-    cores
+    members.iter_mut().for_each(|members| members.resume(then.unwrap_or(now), now));
+    (cores, members)
 }
 
 /// Has a core retain what is to outlive this process, beginning with what the one before it did.
@@ -134,7 +154,7 @@ fn forget(lan: &mut Lan) {
     }
 }
 
-fn restore(settings: &[Settings], mut parts: Vec<(Part, bool)>) -> Result<Vec<Gateway>, String> {
+fn restore_cores(settings: &[Settings], mut parts: Vec<(Part, bool)>) -> Result<Vec<Gateway>, String> {
     parts.sort_by_key(|(part, _)| (part.peer, part.thread));
     let restore = |(settings, (part, is_held)): (&Settings, (Part, bool))| {
         let segments = part.room().map_or(&[][..], |room| room.segments());
@@ -174,7 +194,17 @@ impl Threads {
 
     /// Has the threads read another process's flows, all at once. `held`: for each peer, if its
     /// session holds them.
-    pub(in crate::run) fn restore(&self, parts: Vec<Part>, held: &[bool]) -> Result<Restored, RunError> {
+    pub(in crate::run) fn restore(
+        &self,
+        (parts, sites): (Vec<Part>, Vec<SitePart>),
+        held: &[bool],
+    ) -> Result<Restored, RunError> {
+        let mut sites_by_thread: Vec<Vec<_>> = self.0.iter().map(|_| Vec::new()).collect();
+        for site in sites {
+            if let Some(sites) = sites_by_thread.get_mut(usize::from(site.thread)) {
+                sites.push(site);
+            }
+        }
         let mut by_thread: Vec<Vec<_>> = self.0.iter().map(|_| Vec::new()).collect();
         for part in parts {
             let is_held = held.get(usize::from(part.peer)).copied().unwrap_or(false);
@@ -185,9 +215,9 @@ impl Threads {
             }
         }
         let mut answers = Vec::new();
-        for (thread, parts) in self.0.iter().zip(by_thread) {
+        for ((thread, parts), sites) in self.0.iter().zip(by_thread).zip(sites_by_thread) {
             let (reply, answer) = mpsc::channel();
-            thread.begin(Begin::Restore(parts, reply))?;
+            thread.begin(Begin::Restore(parts, sites, reply))?;
             answers.push(answer);
         }
         answers.into_iter().try_fold(Restored::default(), |sum, answer| {

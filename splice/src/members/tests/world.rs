@@ -15,7 +15,7 @@ pub(super) const SIZE: usize = 3;
 /// Pairs of hosts.
 pub(super) const PAIRS: usize = 12;
 /// The longest way of a message, in ticks of a millisecond.
-const WAY: u64 = 20;
+pub(super) const WAY: u64 = 20;
 /// Between two frames of a host to its peer, in ticks.
 const FRAMES: u64 = 15;
 
@@ -60,6 +60,9 @@ pub(super) struct Counts {
 pub(super) struct Node {
     pub(super) core: Option<Members>,
     pub(super) process: Process,
+    /// The core of a process whose place another one takes: its bytes, when they were written, and
+    /// the tick at which the other one goes on.
+    pub(super) heir: Option<(Vec<u8>, Instant, u64)>,
     /// Beside what its core says it says what it likes.
     pub(super) lies: bool,
     /// The local clock: `boot + rate * ticks`.
@@ -122,6 +125,7 @@ impl World {
         let start = crate::test_clock();
         let nodes = (0..2 * SIZE).map(|node| Node {
             core: None,
+            heir: None,
             process: Process { member: id(node), incarnation: 0 },
             lies: false,
             boot: start + Duration::from_secs(rng.random_range(0..1000)),
@@ -165,19 +169,47 @@ impl World {
     }
 
     pub(super) fn start(&mut self, node: usize) {
-        let now = self.nodes[node].clock(self.tick);
         let incarnation = self.rng.random();
-        let each = &mut self.nodes[node];
-        each.process.incarnation = incarnation;
-        let (own, other) = (node / SIZE, 1 - node / SIZE);
-        let limits = (Self::times(), PAIRS);
-        let me = (each.process, Towards(7));
-        each.core = Some(Members::new(me, &site(own), &site(other), limits, now));
+        self.nodes[node].process.incarnation = incarnation;
+        (self.nodes[node].core, self.nodes[node].heir) = (Some(self.fresh(node)), None);
         self.note(&format!("{:?} starts", id(node)));
     }
 
+    fn fresh(&self, node: usize) -> Members {
+        let now = self.nodes[node].clock(self.tick);
+        let (own, other) = (node / SIZE, 1 - node / SIZE);
+        let limits = (Self::times(), PAIRS);
+        let me = (self.nodes[node].process, Towards(7));
+        Members::new(me, &site(own), &site(other), limits, now)
+    }
+
+    /// Another process takes a member's place. It goes on after so many ticks, in which nothing is
+    /// heard nor said.
+    pub(super) fn upgrade(&mut self, node: usize, ticks: u64) {
+        let now = self.nodes[node].clock(self.tick);
+        let Some(core) = &mut self.nodes[node].core else { return };
+        core.pause(now);
+        self.flush(node);
+        let core = self.nodes[node].core.take();
+        let kept = snapshot::write(&core.unwrap(), now).unwrap();
+        self.nodes[node].heir = Some((kept, now, self.tick + ticks));
+        self.note(&format!("{:?} is replaced for {ticks}", id(node)));
+    }
+
+    fn go_on(&mut self, node: usize) {
+        let tick = self.tick;
+        let Some((kept, then, _)) = self.nodes[node].heir.take_if(|(.., at)| *at <= tick) else { return };
+        let now = self.nodes[node].clock(tick);
+        let read: Members = snapshot::read(&kept, then).unwrap();
+        let mut core = read.restored(self.fresh(node)).unwrap();
+        assert!(snapshot::write(&core, then).unwrap() == kept, "written otherwise than it was read");
+        core.resume(then, now);
+        self.nodes[node].core = Some(core);
+        self.note(&format!("{:?} goes on", id(node)));
+    }
+
     pub(super) fn kill(&mut self, node: usize) {
-        self.nodes[node].core = None;
+        (self.nodes[node].core, self.nodes[node].heir) = (None, None);
         self.note(&format!("{:?} dies", id(node)));
     }
 
@@ -211,6 +243,7 @@ impl World {
 
     pub(super) fn step(&mut self) {
         self.tick += 1;
+        (0..2 * SIZE).for_each(|node| self.go_on(node));
         let later = self.queue.split_off(&(self.tick + 1, 0));
         for (_, (to, parcel)) in std::mem::replace(&mut self.queue, later) {
             match parcel {
@@ -271,7 +304,8 @@ impl World {
         let small = self.rng.random_range(0..5);
         let incarnation = self.nodes[self.rng.random_range(0..2 * SIZE)].process.incarnation;
         let lease = LeaseId { incarnation, count: small };
-        match self.rng.random_range(0..10) {
+        match self.rng.random_range(0..11) {
+            10 => Message::Pausing(Towards(7), self.rng.random()),
             0 => Message::Alive(Towards(7), Reach { steadily: self.rng.random(), lately: self.rng.random() }),
             1 => Message::Beat(self.rng.random()),
             2 => Message::Beaten(self.rng.random_range(0..60_000_000_000), Some(lease)),
@@ -413,6 +447,8 @@ impl World {
         self.cut = Default::default();
         self.deaf = Default::default();
         self.loss = 0;
+        let tick = self.tick;
+        self.nodes.iter_mut().flat_map(|node| &mut node.heir).for_each(|(.., at)| *at = tick);
         self.note("faults end");
         for own in [0, 1] {
             for number in 0..PAIRS {

@@ -1,0 +1,104 @@
+//! Processes that take the place of others.
+
+use std::time::Instant;
+
+use splice::retention::{Age, Memory, Retention};
+use splice::site::Site;
+use splice::{Gateway, Settings};
+
+use super::{ALL, LONGEST, Node, World, place, settings};
+
+/// A core's snapshot, and what it retained.
+type Core = (Vec<u8>, Option<Box<dyn Memory>>);
+
+/// A process that is about to take another one's place.
+pub(crate) struct Heir {
+    node: usize,
+    /// The tick at which the one before closes its sessions, unless that is over.
+    closes: Option<u64>,
+    /// The tick at which it goes on.
+    at: u64,
+    then: Instant,
+    incarnation: u64,
+    /// By place.
+    cores: Vec<Core>,
+    site: Vec<u8>,
+}
+
+/// Ticks that a process stands still before its sessions end: it writes its state meanwhile.
+const CLOSES: u64 = 10;
+
+impl World {
+    /// Another process takes a gateway's place: it goes on after so many ticks. Until then nothing
+    /// is taken or said.
+    pub(crate) fn upgrade(&mut self, node: usize, ticks: u64) {
+        let then = self.now();
+        if let Some(process) = &mut self.nodes[node] {
+            process.site.pause(then);
+        }
+        self.flush(node);
+        let Some(Node { mut cores, site, incarnation }) = self.nodes[node].take() else { return };
+        let written = site.snapshot(then).unwrap();
+        let cores = cores
+            .iter_mut()
+            .map(|core| {
+                let kept = core.snapshot(then).unwrap();
+                (kept, core.take_retention().map(Retention::into_memory))
+            })
+            .collect();
+        let (closes, at) = (Some(self.tick + CLOSES), self.tick + CLOSES + ticks);
+        self.heirs.push(Heir { node, closes, at, then, incarnation, cores, site: written });
+    }
+
+    /// A process that ends closes its sessions.
+    fn close_sessions(&mut self, node: usize) {
+        for other in (0..ALL).filter(|other| *other != node) {
+            let ends = [node.min(other), node.max(other)];
+            let Some(session) = self.sessions.get_mut(&(ends[0], ends[1])) else { continue };
+            if std::mem::take(&mut session.is_up) {
+                let known = session.lives;
+                self.lose(ends, known);
+            }
+        }
+    }
+
+    /// Those whose time has come go on.
+    pub(crate) fn go_on(&mut self) {
+        let now = self.now();
+        let tick = self.tick;
+        let mut closing = Vec::new();
+        for heir in &mut self.heirs {
+            closing.extend(heir.closes.take_if(|at| *at <= tick).map(|_| heir.node));
+        }
+        closing.into_iter().for_each(|node| self.close_sessions(node));
+        let (due, later) = std::mem::take(&mut self.heirs).into_iter().partition(|heir| heir.at <= tick);
+        self.heirs = later;
+        for heir in due {
+            let Heir { node, then, incarnation, .. } = heir;
+            let mut site = Site::restore(self.config(node, 0), &heir.site, then).unwrap();
+            assert!(site.snapshot(then).unwrap() == heir.site, "written otherwise than it was read");
+            site.resume(then, now);
+            let others = (0..ALL).filter(|other| *other != node);
+            let cores = others.zip(heir.cores).map(|(other, (kept, memory))| {
+                assert_eq!(place(node, other), if other > node { other - 1 } else { other });
+                restore(settings(node, other), &kept, memory, (then, now))
+            });
+            self.nodes[node] = Some(Node { cores: cores.collect(), site, incarnation });
+        }
+    }
+}
+
+fn restore(
+    settings: Settings,
+    kept: &[u8],
+    memory: Option<Box<dyn Memory>>,
+    (then, now): (Instant, Instant),
+) -> Gateway {
+    let until = now + settings.idle_flow.max(settings.linger);
+    let mut core = Gateway::restore(settings, kept, then).unwrap();
+    if let Some(memory) = memory {
+        core.retain(Retention::new(memory, LONGEST, until, |_| Age::Recent));
+    }
+    core.excuse_pause(now.saturating_duration_since(then), now);
+    core
+}
