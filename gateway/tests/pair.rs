@@ -37,6 +37,8 @@ mod page;
 mod privileges;
 #[path = "pair/prometheus.rs"]
 mod prometheus;
+#[path = "pair/reads.rs"]
+mod reads;
 #[path = "pair/reports.rs"]
 mod reports;
 #[path = "pair/rest.rs"]
