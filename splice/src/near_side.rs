@@ -4,7 +4,7 @@ mod end;
 mod flow;
 mod held;
 mod keep_alive;
-mod moves;
+pub(crate) mod moves;
 mod open;
 mod patience;
 mod resend;

@@ -13,6 +13,7 @@
 
 mod found;
 mod layout;
+mod moved;
 mod orphans;
 mod reads;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use roce::wire::{Packet, Psn};
 pub use self::found::{Age, Found};
 pub(crate) use self::layout::is_part;
 use self::layout::{Layout, SlotHead};
+pub(crate) use self::moved::Moved;
 use self::orphans::{Orphan, Orphans};
 use self::reads::Reads;
 pub use self::reads::{HEAD, MOST_FATAL_READS, fatal_reads};

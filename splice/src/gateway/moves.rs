@@ -11,13 +11,13 @@ use super::Gateway;
 use crate::far_side::moves::Moving;
 use crate::members::HostPair;
 use crate::members::wire::Word;
+use crate::near_side;
 use crate::pool::Buf;
 use crate::record::Head;
-use crate::stale_flows::StaleFlow;
 
 /// Flows that are in no gateway.
 pub struct Released {
-    near: Vec<StaleFlow>,
+    near: near_side::moves::Released,
     far: Vec<Moving>,
 }
 
@@ -25,7 +25,7 @@ impl Released {
     /// Returns how many there are.
     #[must_use]
     pub fn flows(&self) -> usize {
-        self.near.len() + self.far.len()
+        self.near.flows.len() + self.far.len()
     }
 }
 
@@ -49,9 +49,7 @@ impl Gateway {
     /// Rule: `docs/protocol.md#rule-moved`.
     pub fn adopt_hosts(&mut self, released: Released, now: Instant) {
         let mut ctx = self.common.context(self.wan.senders(), now);
-        for flow in released.near {
-            self.near.await_requester(flow, &mut ctx);
-        }
+        self.near.adopt(released.near, &mut ctx);
         self.far.adopt(released.far, &mut ctx);
         self.settle_pairings(now);
     }

@@ -33,12 +33,23 @@ impl Orphans {
         self.by_key.insert(key, orphan);
     }
 
+    /// They are kept until then at least.
+    pub(super) fn keep_until(&mut self, until: Instant) {
+        self.until = self.until.max(until);
+    }
+
     pub(super) fn get(&self, key: &FlowKey) -> Option<&Orphan> {
         self.by_key.get(key)
     }
 
     pub(super) fn take(&mut self, key: &FlowKey) -> Option<Orphan> {
         self.by_key.remove(key)
+    }
+
+    /// Returns the flows that are meant, and the UDP source port of each.
+    pub(super) fn meant(&self, is_meant: impl Fn(&FlowKey) -> bool) -> Vec<(FlowKey, u16)> {
+        let meant = self.by_key.iter().filter(|(key, _)| is_meant(key));
+        meant.map(|(key, orphan)| (*key, orphan.src_port)).collect()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -420,3 +420,42 @@ fn bytes_and_flows_that_are_retained_are_counted() {
     assert_eq!((retention.bytes(), retention.flows(), retention.orphans()), (0, 0, 0));
     assert_eq!(retention.most_bytes(), 8 * 256);
 }
+
+/// Requests that a flow retained in one memory go over to another, all or none.
+#[test]
+fn what_is_retained_goes_over_to_another_gateway() {
+    let until = test_clock() + Duration::from_secs(60);
+    let filled = || {
+        let (mut from, mut run) = (fresh(8), Run::default());
+        let packets: Vec<_> = (0xff_fffe..0x100_0002).map(|psn| middle(7, psn, psn as u8)).collect();
+        assert!(packets.iter().all(|packet| put(&mut from, &mut run, packet)));
+        run.acknowledged = Some(Psn::new(0xff_ffff));
+        (from, run, packets)
+    };
+    let (mut from, run, packets) = filled();
+    let moved = from.take_out(run, &key(7), addressing(0xc000)).unwrap();
+    assert_eq!((from.used(), from.flows()), (0, 0));
+    let mut to = fresh(8);
+    to.take_in(key(7), &moved, 1, until);
+    assert_eq!((to.used(), to.flows(), to.orphans()), (4, 1, 1));
+    assert!(to.continues(&key(7), 0xc000, Psn::new(2)) && !to.continues(&key(7), 0xc001, Psn::new(2)));
+    // The time of what an earlier process left is over before.
+    to.handle_timeout(until - Duration::from_millis(1));
+    assert!(to.take_orphans(|meant| *meant == key(8)).is_empty());
+    let [(of, again_moved)] = &to.take_orphans(|meant| *meant == key(7))[..] else { panic!("one flow") };
+    assert_eq!((*of, to.used()), (key(7), 0));
+    to.take_in(key(7), again_moved, 1, until);
+    let run = to.adopt(&key(7));
+    assert_eq!(run.acknowledged, Some(Psn::new(0xff_ffff)));
+    assert_eq!(read(&mut to, &run, 0xff_fffe, 2), packets);
+    // A later process finds it as if it had been there all the while.
+    assert_eq!(again(to).used(), 4);
+    let mut small = fresh(3);
+    small.take_in(key(7), &moved, 1, until);
+    assert_eq!((small.used(), small.flows(), small.orphans()), (0, 0, 0));
+    // Another flow's, or nothing.
+    let (mut from, run, _) = filled();
+    assert!(from.take_out(run, &key(8), addressing(0xc000)).is_none());
+    assert_eq!(from.used(), 0);
+    assert!(from.take_out(Run::default(), &key(7), addressing(0xc000)).is_none());
+}
