@@ -135,6 +135,11 @@ impl<K: Copy> Unheard<K> {
         if is_full { self.next_to_go() } else { self.oldest(host) }
     }
 
+    /// Returns all of this host's, the oldest first.
+    pub fn all_of(&self, host: IpAddr) -> impl Iterator<Item = K> {
+        self.entries.range((host, Ticket::FIRST)..=(host, Ticket::LAST)).map(|(_, key)| *key)
+    }
+
     /// Returns this host's oldest.
     pub fn oldest(&self, host: IpAddr) -> Option<K> {
         let standing = self.hosts.get(&host)?;

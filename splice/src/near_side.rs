@@ -461,6 +461,8 @@ impl NearSide {
                 continue;
             }
             flow.armed = None;
+            self.spare_next_incarnation(slot, ctx.now);
+            let Some(flow) = self.flows.get_mut(slot) else { continue };
             if flow.near.may_put_off(ctx.now) && !self.words.take(ctx.now) {
                 flow.near.put_off();
             }

@@ -38,3 +38,25 @@ fn told_while_waiting(flows: u32) -> u64 {
     crowd.rest(TIME);
     crowd.sites.gateways[0].stats().near.repeated_acks - before
 }
+
+/// A requester that READs is kept waiting by its last ACK. Where another connection of its host
+/// begins at these PSNs, that may be the same queue pair in its next incarnation: it would take the
+/// ACK for its own, and never send again what its target has not.
+#[test]
+fn no_ack_is_repeated_to_what_may_be_another_incarnation() {
+    let told = |first_psn: Option<u32>| {
+        let mut crowd = Crowd::new(|settings| settings);
+        crowd.post(1, 0);
+        crowd.read(1, 1);
+        crowd.complete(1, 0);
+        if let Some(psn) = first_psn {
+            crowd.post(2, psn);
+        }
+        let before = crowd.sites.gateways[0].stats().near.repeated_acks;
+        crowd.rest(TIME / 4);
+        crowd.sites.gateways[0].stats().near.repeated_acks - before
+    };
+    assert!(told(None) >= 8, "{}", told(None));
+    assert!(told(Some(0x40_0000)) >= 8, "it begins elsewhere: {}", told(Some(0x40_0000)));
+    assert_eq!(told(Some(0)), 0);
+}

@@ -13,6 +13,9 @@ const MOST_PUT_OFF: u8 = 6;
 /// Added to a PSN: 2^22 before it. No requester has so many outstanding.
 const LONG_PAST: u32 = (1 << 24) - (1 << 22);
 
+/// PSNs that a requester has outstanding, and more.
+const NEAR_BY: u32 = 1 << 16;
+
 /// Words that only keep a requester waiting, and how seldom they will do.
 #[serde_with::serde_as]
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -120,6 +123,23 @@ impl Near {
         if self.ring.holds(psn) {
             self.keepalive.note_repetition(self.config.keepalive, now);
         }
+    }
+
+    /// Returns the PSN of the ACK that [`handle_timeout`](Near::handle_timeout) is about to repeat
+    /// to keep a requester waiting that READs. In another incarnation that may be one of its own.
+    pub fn about_to_repeat(&self, now: Instant) -> Option<Psn> {
+        (self.requester.has_read() && self.is_to_keep_alive(now)).then(|| self.told.to().prev())
+    }
+
+    /// Says no such word before the next one is due.
+    pub fn skip_word(&mut self, now: Instant) {
+        self.keepalive.note_spoken(now);
+    }
+
+    /// Returns whether an ACK of this PSN may be one that the requester waits for, by what it has
+    /// been told.
+    pub fn may_await(&self, psn: Psn) -> bool {
+        self.told.to().distance(psn).unsigned_abs() <= NEAR_BY
     }
 
     /// An ACK that confirms nothing, in whichever incarnation the requester is. It lies long before

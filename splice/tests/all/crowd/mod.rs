@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::sites::{STEP, Sites, write_request};
+use crate::sites::{STEP, Sites, packet, write_request};
 use roce::ip::{Addressing, Datagram};
-use roce::wire::{Bth, Opcode, Psn, Qpn};
+use roce::wire::{Bth, Ext, Opcode, Psn, Qpn, Reth};
 use splice::Settings;
 
 /// A requester's queue pair is the target's and this.
@@ -24,6 +24,11 @@ impl Crowd {
     /// Queue pair `qp` (from 1) sends its message `psn`, and waits for its completion.
     pub(crate) fn write(&mut self, qp: u32, psn: u32) {
         self.post(qp, psn);
+        self.complete(qp, psn);
+    }
+
+    /// Waits for the completion of message `psn`.
+    pub(crate) fn complete(&mut self, qp: u32, psn: u32) {
         for _ in 0..1000 {
             if self.step(qp, psn) {
                 return;
@@ -36,9 +41,21 @@ impl Crowd {
     pub(crate) fn post(&mut self, qp: u32, psn: u32) {
         self.request[5..8].copy_from_slice(&qp.to_be_bytes()[1..]);
         Bth::set_psn(self.request.first_chunk_mut().unwrap(), Psn::new(psn));
+        let request = std::mem::take(&mut self.request);
+        self.send(qp, &request);
+        self.request = request;
+    }
+
+    /// Queue pair `qp` sends a READ of 256 bytes.
+    pub(crate) fn read(&mut self, qp: u32, psn: u32) {
+        let reth = Reth { virtual_address: 0, rkey: 1, dma_length: 256 };
+        self.send(qp, &packet(Opcode::ReadRequest, qp, psn, Ext::Reth(reth), 0));
+    }
+
+    fn send(&mut self, qp: u32, request: &[u8]) {
         let port = 0xc000 | (qp & 0x3fff) as u16;
         let addressing = Addressing { src_port: port, ..self.sites.addressing[0] };
-        let datagram = Datagram { addressing, transport: &self.request };
+        let datagram = Datagram { addressing, transport: request };
         self.sites.gateways[0].handle_lan(&datagram, self.sites.now);
     }
 
