@@ -88,7 +88,8 @@ const SHARE: u32 = 8;
 ///
 /// Bound: the slots that fit the memory, and for each requester's host eight times what is free.
 /// Beyond it a request is not retained, and its requester is acknowledged it when the target has
-/// it. Nothing here allocates once made.
+/// it. Nothing here allocates once made, but for flows that
+/// [move](Moved) to another session.
 pub struct Retention {
     memory: Box<dyn Memory>,
     layout: Layout,

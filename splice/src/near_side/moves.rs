@@ -7,6 +7,7 @@ use roce::pairing::FlowKey;
 use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::named_flow::read_flow;
+use crate::record::Head;
 use crate::retention::{Moved, Revival};
 use crate::stale_flows::{FlowSide, StaleFlow};
 
@@ -30,6 +31,7 @@ impl NearSide {
                 // For whoever asks the target, it is as if the peer had told of it.
                 let side = |flow| StaleFlow { side: FlowSide::Far, ..flow };
                 released.flows.extend(flow.remembered().map(side));
+                self.tell_closed(slot, ctx);
                 released.retained.extend(self.take_retained(slot, ctx));
             }
             self.close(slot, ctx);
@@ -38,6 +40,14 @@ impl NearSide {
         let orphans = ctx.retention.as_mut().map(|retention| retention.take_orphans(is_meant));
         released.retained.extend(orphans.into_iter().flatten());
         released
+    }
+
+    /// The gateway that the flow leaves is to forget its half: it may still be there.
+    fn tell_closed(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
+        let Some(flow) = self.flows.get_mut(slot) else { return };
+        if self.by_id.get(&flow.id) == Some(slot) && flow.requests > 0 {
+            flow.tell(&Head::Close { flow: flow.id, requests: flow.requests }, ctx);
+        }
     }
 
     /// Takes out what is retained of a flow, with what this process knows of its target.
