@@ -77,6 +77,11 @@ impl Giver {
             let why = "it knows nothing of sites with several gateways: that takes a restart";
             return Err(Broken::Refused(why.to_owned()));
         }
+        let is_equal = stand.peer_threads.iter().all(|there| *there == stand.threads);
+        if protocol < WITH_SITES && !is_equal {
+            let why = "it knows nothing of `peer.threads`: that takes a restart";
+            return Err(Broken::Refused(why.to_owned()));
+        }
         let most = stand.all_pairs();
         let count = u32::try_from(sockets.len()).unwrap_or(u32::MAX);
         let stand = Stand { protocol, snapshot, sockets: count, ..stand };

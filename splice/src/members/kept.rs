@@ -61,17 +61,23 @@ impl Members {
     }
 
     /// Goes on with what another process of this member has written, which `self` is. `fresh`: one
-    /// of this process, by its files. `None`: they are not for the same.
-    #[must_use]
-    pub(crate) fn restored(mut self, fresh: Self) -> Option<Self> {
+    /// of this process, by its files.
+    ///
+    /// # Errors
+    /// The key by which the files are not for the same, or do not have room.
+    pub(crate) fn restored(mut self, fresh: Self) -> Result<Self, &'static str> {
         let is_same = self.me.member == fresh.me.member
             && self.towards == fresh.towards
             && self.others().eq(fresh.others())
             && self.peers().eq(fresh.peers());
-        let fits =
-            is_same && self.claims.restore(fresh.claims.most()) && self.arbiter.restore(fresh.arbiter.most());
+        if !is_same {
+            return Err("site.gateways");
+        }
+        if !(self.claims.restore(fresh.claims.most()) && self.arbiter.restore(fresh.arbiter.most())) {
+            return Err("limits.flows");
+        }
         (self.times, self.out) = (fresh.times, fresh.out);
-        fits.then_some(self)
+        Ok(self)
     }
 
     fn others(&self) -> impl Iterator<Item = MemberId> {

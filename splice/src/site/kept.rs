@@ -80,11 +80,14 @@ impl Site {
             return Err(Refused::Setting(KEY));
         }
         let is_peer = |seat: &Seat| read.peers.iter().any(|(_, place)| *place == seat.gateway);
-        if read.seats.len() > fresh.pairs || !read.seats.values().all(is_peer) {
+        if read.seats.len() > fresh.pairs {
+            return Err(Refused::Setting("limits.flows"));
+        }
+        if !read.seats.values().all(is_peer) {
             return Err(Refused::Content("seats that there are not".to_owned()));
         }
         let State { members, seats, told, moving, .. } = read;
-        let members = members.restored(fresh.members).ok_or(Refused::Setting(KEY))?;
+        let members = members.restored(fresh.members).map_err(Refused::Setting)?;
         Ok(Self { me: members.process(), members, seats, told, moving, ..fresh })
     }
 }
