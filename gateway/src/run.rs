@@ -400,7 +400,7 @@ fn supervise(
 fn limits_of(peers: &[Towards]) -> takeover::Limits {
     let settings = |peer: &Towards| settings(&peer.gateway, &Arc::new(peer.policy.clone()), MAX_PACKET);
     takeover::Limits {
-        memory: peers.iter().map(|peer| settings(peer).most_memory()).sum(),
+        memory: peers.iter().map(|peer| memory_of(&peer.gateway, &settings(peer))).sum(),
         resume_for: peers.iter().map(|peer| peer.gateway.peer.resume_for.get()).collect(),
     }
 }
@@ -656,7 +656,14 @@ fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> 
 #[must_use]
 pub fn most_memory(gateway: &config::Gateway, policy: &Policy) -> usize {
     let policy = Arc::new(policy.clone());
-    gateway.views().iter().map(|view| settings(view, &policy, MAX_PACKET).most_memory()).sum()
+    gateway.views().iter().map(|view| memory_of(view, &settings(view, &policy, MAX_PACKET))).sum()
+}
+
+/// Each pair of threads has a part, and what is least for each of them.
+fn memory_of(view: &config::Gateway, settings: &Settings) -> usize {
+    let threads = view.thread_pairs();
+    let part = workers::part_of(settings, Part { thread: 0, threads });
+    usize::from(threads).saturating_mul(part.most_memory())
 }
 
 /// Before the name of an interface.

@@ -327,7 +327,7 @@ impl WorkerThread {
 
 /// The threads, or pairs of them, share what there is for all flows. Any of them may be the only
 /// one that sends, so the link is the same for each.
-fn part_of(settings: &Settings, part: Part) -> Settings {
+pub(super) fn part_of(settings: &Settings, part: Part) -> Settings {
     let total_buffer = part.of(settings.total_buffer);
     Settings {
         total_buffer,
