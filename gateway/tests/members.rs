@@ -308,7 +308,7 @@ fn the_hosts_of_a_gateway_that_dies_go_on_by_the_other() {
 /// packets. No flow ends, nothing moves, and every byte is checked.
 #[test]
 fn gateways_are_upgraded_in_turn_and_no_flow_ends() {
-    const MESSAGES: u64 = 2000;
+    const MESSAGES: u64 = 4000;
     for threads in [1, 2] {
         let mut sites = Sites::start(threads);
         (0..4).for_each(|node| sites.wait_for_members(node, &NAMES[node / 2 * 2..][..2].join(", ")));
@@ -327,16 +327,27 @@ fn gateways_are_upgraded_in_turn_and_no_flow_ends() {
         go_on("not all transfers start");
         for round in 0..8 {
             let node = round % 4;
+            let before = moved_at_others(&sites, node);
             sites.upgrade(node);
             go_on(&format!("not all go on after upgrade {round}"));
+            // Counts begin anew with a process.
+            assert_eq!(moved_at_others(&sites, node), before, "pairs moved by upgrade {round}");
             assert!(counts().iter().any(|done| *done < 2 * MESSAGES), "the load was over too soon");
         }
         sites.wait_for_sessions();
         transfers.into_iter().for_each(|transfer| complete(transfer, 2 * MESSAGES));
         assert_eq!(sites.failed(), 0);
         for (node, name) in NAMES.iter().enumerate() {
-            let members = sites.status(node, 2 - node / 2 * 2).unwrap().surroundings.members.unwrap();
-            assert_eq!(members.moved, 0, "pairs moved at {name}: {}", sites.log(node));
+            assert_eq!(moved(&sites, node), 0, "pairs moved at {name}: {}", sites.log(node));
         }
     }
+}
+
+/// Returns how many pairs of hosts moved as this process saw it.
+fn moved(sites: &Sites, node: usize) -> u64 {
+    sites.status(node, 2 - node / 2 * 2).unwrap().surroundings.members.unwrap().moved
+}
+
+fn moved_at_others(sites: &Sites, node: usize) -> Vec<u64> {
+    (0..4).filter(|other| *other != node).map(|other| moved(sites, other)).collect()
 }
