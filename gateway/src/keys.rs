@@ -1,8 +1,8 @@
 //! `longhaul keys`: an authority of one's own and a certificate per site.
 //!
 //! A certificate says one thing: its holder is the gateway of the site it names. Keys are ECDSA
-//! P-256, files PEM, key files mode 0600. In a folder whose mode hands its group on (02000), that
-//! group may read all but the authority's key.
+//! P-256, files PEM, key files mode 0600. In a folder whose mode hands its group on (02000), and
+//! which only its owner writes, that group may read all but the authority's key.
 
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions, Permissions};
@@ -324,13 +324,16 @@ pub(crate) fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()
 const GROUP: u32 = 0o070;
 /// Mode bit of a folder whose group that of new files is.
 const SET_GROUP_ID: u32 = 0o2000;
+/// Mode bits that the package's folder has not: its group writes nothing there, and others do not
+/// enter. A folder in which people work together has them.
+const OPEN: u32 = 0o027;
 
 /// Returns true in a folder that shares its files with a group, as that of the package does with
 /// the gateway's.
 fn is_shared(path: &Path) -> bool {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")));
-    folder.is_ok_and(|folder| folder.permissions().mode() & SET_GROUP_ID != 0)
+    folder.is_ok_and(|folder| folder.permissions().mode() & (SET_GROUP_ID | OPEN) == SET_GROUP_ID)
 }
 
 fn file_error(path: &Path) -> impl FnOnce(io::Error) -> KeysError {

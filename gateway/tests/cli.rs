@@ -226,7 +226,7 @@ fn a_bundle_without_the_file_that_was_named_says_so_and_ends_in_an_error() {
 #[test]
 fn files_of_a_pair_are_for_those_who_need_them() {
     for umask in ["000", "022", "027", "077"] {
-        for (folder_mode, key_mode) in [(0o2750, 0o640), (0o750, 0o600)] {
+        for (folder_mode, key_mode) in [(0o2750, 0o640), (0o750, 0o600), (0o2775, 0o600), (0o2770, 0o600)] {
             let folder = tempfile::tempdir().unwrap();
             fs::set_permissions(folder.path(), fs::Permissions::from_mode(folder_mode)).unwrap();
             let mut shell = Command::new("sh");
@@ -241,7 +241,7 @@ fn files_of_a_pair_are_for_those_who_need_them() {
             assert_eq!(modes, [key_mode, 0o600], "{folder_mode:o}, umask {umask}");
             for name in ["a.crt", "ca.crt", "a.toml"] {
                 let is_readable = mode(name) & 0o040 != 0;
-                let is_shared = folder_mode & 0o2000 != 0;
+                let is_shared = folder_mode == 0o2750;
                 assert!(is_readable || !is_shared, "{name}: {folder_mode:o}, umask {umask}");
             }
         }

@@ -22,7 +22,7 @@ impl TopArgs {
             return Err(unusable("longhaul: top needs a terminal; `longhaul status` shows the same once"));
         }
         let runtime = runtime()?;
-        // Whatever ends it, the terminal is given back as it was.
+        // Whichever ends it, the terminal is given back as it was. A second one may come too soon.
         let further = [SignalKind::hangup(), SignalKind::quit()];
         let interrupted = interrupt::watch(&runtime, &further).map_err(failed)?;
         top::run(&runtime, self.admin.endpoint()?, &interrupted).map_err(failed)
