@@ -112,6 +112,7 @@ fn a_certificate_is_revoked_while_the_clock_is_wrong() {
     assert_eq!(answer.identity, ["peer.revoked: 0 -> 1 certificates"], "{answer:?}");
     pair.wait_for("the session is not lost", |status| !status.is_up());
     set(0);
+    SITES.iter().for_each(|site| wait_until("nobody notices", &|| noticed(&pair, *site) == 2));
     wait_until("who is revoked is not refused", &|| {
         pair.status(Site::A).session.last_error.is_some_and(|why| why.to_lowercase().contains("revoked"))
     });
