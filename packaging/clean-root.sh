@@ -4,7 +4,7 @@
 #   two_sites              a gateway (ga, gb) and a host (ha, hb) for each of the sites a and b; their interfaces are lan, wan and rdma
 #   name PLACE             the name space of one of them
 #   cross                  one RoCE packet from a host of site a to one of site b
-#   wait_for WHAT COMMAND... fails after 20 s
+#   wait_for WHAT COMMAND... fails after 60 s
 packaging=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 root=$(mktemp -d)
 names=(ga gb ha hb)
@@ -67,7 +67,7 @@ cross() {
 wait_for() {
   local what=$1 _
   shift
-  for _ in {1..200}; do "$@" > /dev/null 2>&1 && return 0; sleep 0.1; done
-  echo "$what: not within 20 s"
+  for _ in {1..600}; do "$@" > /dev/null 2>&1 && return 0; sleep 0.1; done
+  echo "$what: not within 60 s"
   return 1
 }
