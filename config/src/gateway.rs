@@ -242,11 +242,7 @@ impl Peer {
     #[must_use]
     pub fn thread_pairs(&self, here: u8) -> u8 {
         let (here, there) = (u16::from(here.max(1)), u16::from(self.threads(here).max(1)));
-        let (mut larger, mut smaller) = (here, there);
-        while smaller != 0 {
-            (larger, smaller) = (smaller, larger % smaller);
-        }
-        u8::try_from(here / larger * there).unwrap_or(u8::MAX)
+        u8::try_from(num_integer::lcm(here, there)).unwrap_or(u8::MAX)
     }
 }
 

@@ -48,17 +48,9 @@ impl ThreadCounts {
     ///
     /// A number taken modulo this says of both sides which thread is meant.
     #[must_use]
-    pub const fn pairs(self) -> u8 {
-        let (here, there) = (self.here as u16, self.there as u16);
-        let (mut larger, mut smaller) = (here, there);
-        while smaller != 0 {
-            (larger, smaller) = (smaller, larger % smaller);
-        }
-        if larger == 0 {
-            return 1;
-        }
-        let pairs = here / larger * there;
-        if pairs > u8::MAX as u16 { u8::MAX } else { pairs as u8 }
+    pub fn pairs(self) -> u8 {
+        let pairs = num_integer::lcm(u16::from(self.here), u16::from(self.there));
+        u8::try_from(pairs.max(1)).unwrap_or(u8::MAX)
     }
 
     /// Returns the pair of this number, below [`ThreadCounts::pairs`]. Both sides count alike.
