@@ -310,8 +310,7 @@ impl NearSide {
                 // The one sent when it failed may not have found room, or its flow.
                 flow.tell(&Head::Abort { flow: flow.id, reason: Reason::NoRoom }, ctx);
             }
-            // Without room the far half asks when it has been idle for long.
-            flow.tell(&Head::Close { flow: flow.id, requests: flow.requests }, ctx);
+            flow.tell_closed(ctx);
         }
     }
 

@@ -175,6 +175,11 @@ impl NearFlow {
         ctx.push(class, Urgency::Prompt, head, [&[], &[]]).is_ok()
     }
 
+    /// Nothing is left of it here. Without room the far half asks when it has been idle for long.
+    pub(super) fn tell_closed(&mut self, ctx: &mut Context<'_>) {
+        self.tell(&Head::Close { flow: self.id, requests: self.requests }, ctx);
+    }
+
     /// Where packets to the requester go: the same port both ways, as Soft-RoCE and mlx5 have it.
     pub(super) fn reply_addressing(&self) -> Addressing {
         let Addressing { src, dst, tclass, .. } = self.addressing;

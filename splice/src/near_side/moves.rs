@@ -7,7 +7,6 @@ use roce::pairing::FlowKey;
 use super::{NearKey, NearSide};
 use crate::context::Context;
 use crate::named_flow::read_flow;
-use crate::record::Head;
 use crate::retention::{Moved, Revival};
 use crate::stale_flows::{FlowSide, StaleFlow};
 
@@ -46,7 +45,7 @@ impl NearSide {
     fn tell_closed(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         if self.by_id.get(&flow.id) == Some(slot) && flow.requests > 0 {
-            flow.tell(&Head::Close { flow: flow.id, requests: flow.requests }, ctx);
+            flow.tell_closed(ctx);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Near, later};
+use crate::flow::horizon::NEARBY;
 use crate::flow::rewritten::Reply;
 use crate::wire::{Psn, Qpn};
 
@@ -12,9 +13,6 @@ const MOST_PUT_OFF: u8 = 6;
 
 /// Added to a PSN: 2^22 before it. No requester has so many outstanding.
 const LONG_PAST: u32 = (1 << 24) - (1 << 22);
-
-/// PSNs that a requester has outstanding, and more.
-const NEAR_BY: u32 = 1 << 16;
 
 /// Words that only keep a requester waiting, and how seldom they will do.
 #[serde_with::serde_as]
@@ -139,7 +137,7 @@ impl Near {
     /// Returns whether an ACK of this PSN may be one that the requester waits for, by what it has
     /// been told.
     pub fn may_await(&self, psn: Psn) -> bool {
-        self.told.to().distance(psn).unsigned_abs() <= NEAR_BY
+        self.told.to().distance(psn).abs() <= NEARBY
     }
 
     /// An ACK that confirms nothing, in whichever incarnation the requester is. It lies long before
