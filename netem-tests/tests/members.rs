@@ -117,11 +117,7 @@ fn a_member_dies_and_returns_and_its_hosts_go_on() {
 #[test]
 fn members_are_upgraded_and_no_flow_ends() {
     for seed in seeds(0..3) {
-        println!("LONGHAUL_MEMBERS_SEED={seed}");
-        let mut world = World::new(seed, Traffic::new(20_000, 3), 100);
-        world.retained_bytes = Some(4 << 20);
-        (0..ALL).for_each(|node| world.begin(node));
-        world.run(Duration::from_secs(5));
+        let mut world = retaining(seed, 4 << 20);
         world.loss = world.rng.random_range(0..15);
         if seed % 2 == 0 {
             world.route();
@@ -324,6 +320,30 @@ fn whatever_happens_contents_are_right_and_come_once() {
     assert!(completed > 0);
 }
 
+/// A world whose flows send messages of many packets, and whose gateways retain so many bytes.
+fn retaining(seed: u64, bytes: usize) -> World {
+    println!("LONGHAUL_MEMBERS_SEED={seed}");
+    let mut world = World::new(seed, Traffic::new(20_000, 3), 100);
+    world.retained_bytes = Some(bytes);
+    (0..ALL).for_each(|node| world.begin(node));
+    world.run(Duration::from_secs(5));
+    world
+}
+
+/// Returns how many requests these gateways retain.
+fn retained(world: &World, is_meant: impl Fn(usize) -> bool) -> u32 {
+    (0..ALL).filter(|node| is_meant(*node)).map(|node| world.retained(node)).sum()
+}
+
+/// Waits until these gateways retain something: requesters are told ahead of their targets.
+fn await_retained(world: &mut World, is_meant: impl Fn(usize) -> bool) {
+    let mut patience = 0..5000;
+    while retained(world, &is_meant) < 5 && patience.next().is_some() {
+        world.run(Duration::from_millis(1));
+    }
+    assert!(retained(world, &is_meant) >= 5, "nothing is retained");
+}
+
 /// A gateway dies, is cut off from the other site, or loses its LAN.
 fn take_away(world: &mut World, node: usize, kind: u64) {
     let others = (0..ALL).filter(|other| site_of(*other) != site_of(node));
@@ -346,23 +366,12 @@ fn failed_of(world: &World, site: usize) -> usize {
 fn what_is_retained_goes_along_with_flows_that_move() {
     let (mut failed, mut flows) = (0, 0);
     for seed in seeds(0..10) {
-        println!("LONGHAUL_MEMBERS_SEED={seed}");
-        let mut world = World::new(seed, Traffic::new(20_000, 3), 100);
-        world.retained_bytes = Some(1 << 20);
-        (0..ALL).for_each(|node| world.begin(node));
-        world.run(Duration::from_secs(5));
+        let mut world = retaining(seed, 1 << 20);
         world.loss = 20;
         world.route();
         let node = world.rng.random_range(0..ALL);
         let living = 1 - site_of(node);
-        let retained = |world: &World| {
-            (0..ALL).filter(|node| site_of(*node) == living).map(|node| world.retained(node)).sum::<u32>()
-        };
-        let mut patience = 0..5000;
-        while retained(&world) < 5 && patience.next().is_some() {
-            world.run(Duration::from_millis(1));
-        }
-        assert!(retained(&world) >= 5, "nothing is retained");
+        await_retained(&mut world, |node| site_of(node) == living);
         take_away(&mut world, node, seed % 3);
         world.ways[site_of(node)] = [Some(1 - node % SIZE); HOSTS];
         world.run(Duration::from_secs(30));
@@ -380,21 +389,11 @@ fn what_is_retained_goes_along_with_flows_that_move() {
 fn what_is_retained_is_missed_by_nobody_when_flows_move() {
     let (mut failed, mut moved) = (0, 0);
     for seed in seeds(0..6) {
-        println!("LONGHAUL_MEMBERS_SEED={seed}");
-        let mut world = World::new(seed, Traffic::new(20_000, 3), 100);
-        world.retained_bytes = Some(1 << 20);
-        (0..ALL).for_each(|node| world.begin(node));
-        world.run(Duration::from_secs(5));
+        let mut world = retaining(seed, 1 << 20);
         world.loss = 20;
         world.route();
-        let retained = |world: &World| (0..ALL).map(|node| world.retained(node)).sum::<u32>();
         for _ in 0..3 {
-            // Requesters are told ahead of their targets.
-            let mut patience = 0..5000;
-            while retained(&world) < 5 && patience.next().is_some() {
-                world.run(Duration::from_millis(1));
-            }
-            assert!(retained(&world) >= 5, "nothing is retained");
+            await_retained(&mut world, |_| true);
             let node = world.rng.random_range(0..ALL);
             let before =
                 (0..ALL).filter(|node| world.lives(*node)).map(|node| world.stats(node).moved).sum::<u64>();
@@ -426,7 +425,7 @@ fn what_is_retained_is_missed_by_nobody_when_flows_move() {
         failed += world.traffic.failed();
         // Nothing is kept for a flow that is gone.
         if world.traffic.failed() == 0 {
-            assert_eq!(retained(&world), 0, "seed {seed}");
+            assert_eq!(retained(&world, |_| true), 0, "seed {seed}");
         }
     }
     println!("{failed} flows failed, {moved} pairs moved");
