@@ -6,8 +6,8 @@ use super::respond;
 use super::{Far, FarConfig, Verdict, Why};
 use crate::wire::{Aeth, Packet, Psn, RnrTimer, Syndrome};
 
-/// The shortest pause that an RNR NAK can ask for: 10 us.
-const SHORTEST: RnrTimer = RnrTimer::new(1);
+/// What [`Syndrome::WAIT_OVER`] does not say: 20 us.
+const NEXT_SHORTEST: RnrTimer = RnrTimer::new(2);
 
 /// A request that the target was not ready for, and whose the next try is.
 #[serde_with::serde_as]
@@ -94,6 +94,10 @@ impl<B: AsRef<[u8]>> Far<B> {
         self.rnr = Some(Box::new(Rnr { shown: rnr.shown || show, ..rnr }));
         if show {
             self.relay.tell(psn);
+            // A target that asks for the shortest wait has said so by itself.
+            let is_shortest = aeth.syndrome == Syndrome::WAIT_OVER;
+            let timer = if is_shortest { NEXT_SHORTEST } else { timer };
+            let aeth = Aeth { syndrome: Syndrome::Rnr { timer }, ..aeth };
             return Verdict::Relay(respond::readdressed(packet, psn, aeth));
         }
         self.relay_progress(packet, advance, aeth, now)
@@ -111,8 +115,7 @@ impl<B: AsRef<[u8]>> Far<B> {
         rnr.shown = true;
         let psn = rnr.psn;
         self.relay.tell(psn);
-        let aeth =
-            Aeth { syndrome: Syndrome::Rnr { timer: SHORTEST }, ..self.said.corrected(self.said.aeth()) };
+        let aeth = Aeth { syndrome: Syndrome::WAIT_OVER, ..self.said.corrected(self.said.aeth()) };
         self.relay.respond(self.peers.reply(psn, aeth));
     }
 }

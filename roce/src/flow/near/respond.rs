@@ -18,7 +18,9 @@ impl Near {
             return self.odd();
         }
         let psn = packet.bth.psn;
-        if self.is_outstanding(psn) {
+        // What a target said a while ago proves nothing about what its requester sent since.
+        let is_fresh = packet.ext.aeth().is_none_or(|aeth| aeth.syndrome != Syndrome::WAIT_OVER);
+        if self.is_outstanding(psn) && is_fresh {
             self.target.note_answered(now);
         }
         match (packet.bth.opcode.kind(), packet.ext) {

@@ -262,6 +262,36 @@ fn another_request_at_the_psn_of_the_refused_one_is_no_retry() {
     assert!(bench.near.wants_retry());
 }
 
+/// The requester begins anew, near by. What the target was not ready for before is the former
+/// incarnation's, and an RNR NAK at its PSN would confirm what the target has not got.
+#[test]
+fn the_end_of_a_wait_does_not_show_that_the_requester_is_the_same() {
+    // Timer codes: the far half's word that the wait is over, and the target's own.
+    for (syndrome, said) in [(0x20 | 1, vec![]), (0x20 | 2, vec![(101, 0x20 | 2)])] {
+        let mut bench = near_rules::Bench::new();
+        bench.message(100, 1);
+        bench.ack(100);
+        bench.said();
+        bench.message(101, 1);
+        bench.wait(Duration::from_secs(1));
+        bench.request(Opcode::WriteFirst, 100, 256);
+        bench.request(Opcode::WriteMiddle, 101, 256);
+        bench.wait(Duration::from_millis(1));
+        bench.response(&acknowledge(101, syndrome, 1));
+        assert_eq!(bench.said(), said, "{syndrome:#x}");
+    }
+}
+
+#[test]
+fn a_target_that_asks_for_the_shortest_wait_is_not_taken_for_the_end_of_one() {
+    let mut bench = far(Duration::ZERO);
+    bench.message(100, 1);
+    bench.sent();
+    bench.far.leave_to_requester(true);
+    let [asked, relayed] = [1, 2].map(|timer| acknowledge(100, 0x20 | timer, 0));
+    assert_eq!(bench.relayed(&asked).unwrap(), relayed);
+}
+
 #[test]
 fn who_is_to_try_again_is_not_kept_waiting() {
     let mut bench = near_rules::Bench::new();
