@@ -8,7 +8,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::{Script, epoch, within};
 use roce::cm::Mad;
-use roce::pairing::{Candidacy, Config, FlowKey, Flows, Hosts, Match, Pairings, Response, Span, Word};
+use roce::pairing::{Candidacy, Config, FlowKey, Flows, Hosts, Match, Pairings, Response, Rival, Span, Word};
 use roce::wire::{Bth, Deth, Ext, Kind, Opcode, Packet, Psn, Qpn, Repr};
 
 const CAPACITY: usize = 16;
@@ -65,11 +65,11 @@ fn run(input: &[u8]) {
 fn respond(pairings: &mut Pairings, script: &mut Script<'_>, flow: FlowKey, now: std::time::Instant) {
     let hosts = Hosts { requester: flow.requester, target: flow.target };
     let response = Response { hosts, requester_qpn: qpn(script), psn: psn(script), word: word(script) };
-    let mut flows = Others { claim: claim(script), await_it: script.u8() & 3 == 0 };
+    let mut flows = Others { claim: claim(script), rival: rival(script) };
     if let Match::Known(found) | Match::Paired(found) = pairings.handle_response(&response, &mut flows, now) {
         assert_eq!((found.requester, found.target), (hosts.requester, hosts.target));
         assert_eq!(pairings.partner(&found), Some(response.requester_qpn));
-        let mut flows = Others { claim: Candidacy::Good, await_it: false };
+        let mut flows = Others { claim: Candidacy::Good, rival: None };
         let again = pairings.handle_response(&response, &mut flows, now);
         assert_eq!(again, Match::Known(found), "and then another");
     }
@@ -78,7 +78,7 @@ fn respond(pairings: &mut Pairings, script: &mut Script<'_>, flow: FlowKey, now:
 /// The other flows that are paired, all alike.
 struct Others {
     claim: Candidacy,
-    await_it: bool,
+    rival: Option<Rival>,
 }
 
 impl Flows for Others {
@@ -86,8 +86,16 @@ impl Flows for Others {
         self.claim
     }
 
-    fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool {
-        self.await_it
+    fn rival(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> Option<Rival> {
+        self.rival
+    }
+}
+
+fn rival(script: &mut Script<'_>) -> Option<Rival> {
+    match script.u8() & 7 {
+        0 => Some(Rival::Here),
+        1 => Some(Rival::Elsewhere),
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@
 //! the two hosts can have been asked. Neither a UDP port nor likelihood decides anything.
 
 mod calls;
+mod flows;
 mod idle;
 mod links;
 mod patience;
@@ -26,6 +27,7 @@ use turns::{Asker, Turns, Weight};
 use windows::{Fit, Heard};
 
 pub use crate::port::{flow_label_port, source_port};
+pub use flows::{Candidacy, Flows, Rival};
 pub use patience::MOST_PATIENCE;
 
 /// Requests of one requester's host to one queue pair of a target.
@@ -144,33 +146,6 @@ impl Response {
     }
 }
 
-/// The requests of the owner's paired flows, where a response is at hand, and an answer may take so
-/// long.
-pub trait Flows {
-    /// Returns whether, and how, the response may be for this flow, which has its requester for its
-    /// partner.
-    fn claim(&self, flow: &FlowKey, patience: Duration) -> Candidacy;
-
-    /// Returns true if any paired flow between these hosts, other than these two, has sent this PSN
-    /// without asking for its turn, no longer ago than `patience`, and has no answer to it.
-    fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool;
-}
-
-/// How a response that answers a question of another flow's may be for the flow that has its
-/// requester for its partner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Candidacy {
-    /// It has sent this PSN and has no answer to it, and its target has spoken since the last
-    /// timeout and the last rest. Or it has the answer, but has sent anything no longer ago than
-    /// `patience`, so that a copy may come. Or the target says unasked what is news.
-    Good,
-    /// It has sent this PSN, and its target has not answered for a timeout, or not since all was
-    /// answered: its requester may have another partner by now.
-    Doubtful,
-    /// It cannot be answered so.
-    None,
-}
-
 /// The flow a response answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
@@ -251,16 +226,17 @@ impl Default for Config {
 /// Somebody else may send responses in the target's name. So an answer proves what it says only if
 /// its PSN is one that was asked for. Others in the window count when the target, asked again, says
 /// the same again ([`Match::Again`]), once of these while no other question is out. So does an ACK
-/// or sequence NAK of what was asked for while another question is out, since a target that stands
-/// elsewhere than it was asked about names any PSN; and any answer that would take the requester
+/// or sequence NAK of what was asked for while another question is out, or a request runs again
+/// elsewhere, since a target that stands elsewhere than it was asked about names any PSN; and any
+/// answer that would take the requester
 /// away from another flow. A sequence NAK before what was asked, which no
 /// target repeats, is for the requester to confirm ([`Match::Hint`]).
 ///
 /// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin
 /// at 0) one has the *turn*, and the next one has it once that is answered. A turn without an
 /// answer is over after twice the slowest first answer of the target's host of the last one or two
-/// minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms at least in the first minute).
-/// Until then its window is closed to others, also when the flow is gone. In the first fourth of a
+/// minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms before the first answer, and 20 ms
+/// at least in the first minute). Until then its window is closed to others, also when the flow is gone. In the first fourth of a
 /// turn a question is repeated ([`Event::Repeat`]) where the host's answers have come faster of
 /// late. So a lost packet costs no turn. A flow whose turn was in vain rests, for longer each time
 /// (up to 1 s), and goes behind those that have had fewer in vain; every 17th turn is one of
@@ -315,8 +291,8 @@ impl Default for Config {
 /// # struct Others;
 /// # impl Flows for Others {
 /// #     fn claim(&self, _: &FlowKey, _: Duration) -> Candidacy { Candidacy::Good }
-/// #     fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool {
-/// #         false
+/// #     fn rival(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> Option<Rival> {
+/// #         None
 /// #     }
 /// # }
 /// let hosts = Hosts { requester: [10, 0, 0, 1].into(), target: [10, 0, 1, 1].into() };
@@ -444,8 +420,8 @@ impl Pairings {
 
     /// How long an answer of this target's host may take: whatever was asked longer ago is not
     /// answered any more.
-    pub fn patience(&self, hosts: Hosts) -> Duration {
-        self.turns.patience(hosts)
+    pub fn patience(&self, hosts: Hosts, now: Instant) -> Duration {
+        self.turns.patience(hosts, now)
     }
 
     /// The flow that a response from the target answers.
@@ -453,7 +429,7 @@ impl Pairings {
         let &Response { hosts, requester_qpn, psn, word } = response;
         let asker = self.turns.asker(hosts, psn, word);
         let tied = self.links.held_flow(hosts, requester_qpn).filter(|flow| !self.turns.contains(flow));
-        let patience = self.turns.patience(hosts);
+        let patience = self.turns.patience(hosts, now);
         if let Some(flow) = tied {
             let is_contested = matches!(asker, Asker::Flow(..));
             match if is_contested { flows.claim(&flow, patience) } else { Candidacy::Good } {
@@ -473,7 +449,8 @@ impl Pairings {
             return Match::Unknown;
         }
         // A flow whose target has another partner by now may have been answered just as well.
-        if flows.do_others_await(hosts, [Some(flow), tied], patience) {
+        let rival = flows.rival(hosts, [Some(flow), tied], patience);
+        if rival == Some(Rival::Here) {
             return Match::Ambiguous;
         }
         if fit == Fit::Near && word == Word::SequenceNak {
@@ -484,7 +461,7 @@ impl Pairings {
         // asked about a PSN where it does not stand names any other.
         let is_alone = !self.turns.do_others_ask(&flow);
         let is_sure = match word {
-            Word::Ack | Word::SequenceNak => is_alone,
+            Word::Ack | Word::SequenceNak => is_alone && rival.is_none(),
             Word::NotReady | Word::Refusal | Word::Read | Word::Atomic => true,
         };
         let is_enough = near.is_none() && tied.is_none() && is_sure;
@@ -624,7 +601,7 @@ impl Pairings {
         let waited = self.turns.give_up(flow, now, &mut self.events);
         let was_held = self.links.is_held(flow);
         if was_held && let Some(requester_qpn) = self.links.partner(flow) {
-            let patience = self.turns.patience(flow.hosts());
+            let patience = self.turns.patience(flow.hosts(), now);
             let late = asked.map(|(asked, at)| Late { flow: *flow, asked, until: at + patience });
             if let Some(late) = late.filter(|late| late.until > now) {
                 self.links.expect_late(requester_qpn, late);

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// Before the first answer: a thousand times what a NIC takes. A host with a software NIC may pause
-/// for some 20 ms when its processors are busy, or it has many queue pairs to serve at a time.
+/// Before the first answer: a thousand times what a NIC takes.
 const UNKNOWN: Duration = Duration::from_millis(50);
+/// The slowest answer of a host is taken to be no faster in its first epochs. One with a software
+/// NIC may pause for some 20 ms when its processors are busy, or it has many queue pairs to serve.
+const ASSUMED: Duration = Duration::from_millis(10);
 /// A host with a software NIC may be at something else for a time slice of its scheduler (4 ms at
 /// 250 Hz).
 const LEAST: Duration = Duration::from_millis(5);
@@ -15,9 +17,7 @@ const LEAST: Duration = Duration::from_millis(5);
 pub const MOST_PATIENCE: Duration = Duration::from_millis(200);
 /// No question is repeated sooner.
 const LEAST_REPEAT: Duration = Duration::from_micros(500);
-/// A slowest answer counts for this long at least, and twice as long at most. So does what is
-/// assumed before the first: an answer under way is still waited for as long as when it was asked
-/// for.
+/// A slowest answer counts for this long at least, and twice as long at most.
 const EPOCH: Duration = Duration::from_secs(60);
 
 /// The slowest first answers of each target host, measured all the time.
@@ -44,6 +44,16 @@ struct Slowest {
     clear: Option<Duration>,
     #[serde_as(as = "snapshot::At")]
     since: Instant,
+    /// What was asked before its answers were waited for less is waited for so long, until then.
+    #[serde(skip)]
+    before: Option<(Duration, Instant)>,
+}
+
+impl Slowest {
+    fn patience(&self) -> Duration {
+        let slowest = self.by_epoch.into_iter().fold(Duration::ZERO, Duration::max);
+        (slowest * 2).clamp(LEAST, MOST_PATIENCE)
+    }
 }
 
 impl Patience {
@@ -75,19 +85,24 @@ impl Patience {
             }
             self.order.insert((now, host));
         }
+        let waited = self.hosts.get(&host).map_or(UNKNOWN, Slowest::patience);
         let slowest = self.hosts.entry(host).or_insert(Slowest {
-            by_epoch: [took, UNKNOWN / 2],
+            by_epoch: [took, ASSUMED],
             clear: None,
             since: now,
+            before: None,
         });
         if now.saturating_duration_since(slowest.since) >= EPOCH {
             let [last, _] = slowest.by_epoch;
             self.order.remove(&(slowest.since, host));
             self.order.insert((now, host));
-            *slowest = Slowest { by_epoch: [took, last], clear: None, since: now };
+            *slowest = Slowest { by_epoch: [took, last], clear: None, since: now, before: slowest.before };
         }
         let [last, _] = &mut slowest.by_epoch;
         *last = took.max(*last);
+        if slowest.patience() < waited {
+            slowest.before = Some((waited, now + waited));
+        }
         if is_clear {
             slowest.clear = Some(slowest.clear.map_or(took, |before| before.max(took)));
         }
@@ -100,10 +115,12 @@ impl Patience {
         Some((slowest * 2).max(LEAST_REPEAT))
     }
 
-    /// How long an answer of this host's may take: twice as long as the slowest of late.
-    pub(super) fn of(&self, host: IpAddr) -> Duration {
-        let slowest = self.hosts.get(&host).map(|slowest| slowest.by_epoch.into_iter().max());
-        slowest.flatten().map_or(UNKNOWN, |slowest| (slowest * 2).clamp(LEAST, MOST_PATIENCE))
+    /// How long an answer of this host's may take: twice as long as the slowest of late. One that is
+    /// under way is still waited for as long as when it was asked for.
+    pub(super) fn of(&self, host: IpAddr, now: Instant) -> Duration {
+        let Some(slowest) = self.hosts.get(&host) else { return UNKNOWN };
+        let before = slowest.before.filter(|(_, until)| now < *until).map_or(Duration::ZERO, |(was, _)| was);
+        slowest.patience().max(before)
     }
 }
 
@@ -117,29 +134,46 @@ mod tests {
         let host = IpAddr::from([10, 0, 0, 1]);
         let mut now = Instant::now();
         let mut patience = Patience::new(1);
-        assert_eq!((patience.of(host), patience.usual(host)), (UNKNOWN, None));
+        assert_eq!((patience.of(host, now), patience.usual(host)), (UNKNOWN, None));
         let millis = Duration::from_millis;
         for (took, expected) in [(30, 60), (1, 60), (40, 80), (1000, 200)] {
             patience.note(host, millis(took), took < 1000, now);
-            assert_eq!(patience.of(host), millis(expected));
+            assert_eq!(patience.of(host, now), millis(expected));
         }
         assert_eq!(patience.usual(host), Some(millis(80)), "the last had been asked twice");
         for expected in [200, 5] {
             now += EPOCH;
             patience.note(host, millis(1), true, now);
-            assert_eq!(patience.of(host), millis(expected));
+            assert_eq!(patience.of(host, now), millis(200), "what is under way is waited for");
+            now += millis(200);
+            assert_eq!(patience.of(host, now), millis(expected));
         }
         let other = IpAddr::from([10, 0, 0, 2]);
         patience.note(other, millis(1), true, now);
-        assert_eq!(patience.of(other), UNKNOWN, "there is no room for it");
-        now += EPOCH * 2 - millis(1);
+        assert_eq!(patience.of(other, now), UNKNOWN, "there is no room for it");
+        now += EPOCH * 2 - millis(201);
         patience.note(other, millis(1), true, now);
-        assert_eq!((patience.of(other), patience.of(host)), (UNKNOWN, LEAST), "it still counts");
+        assert_eq!((patience.of(other, now), patience.of(host, now)), (UNKNOWN, LEAST), "it still counts");
         now += millis(1);
         patience.note(other, millis(40), true, now);
-        assert_eq!((patience.of(other), patience.of(host)), (millis(80), UNKNOWN), "nothing does any more");
+        assert_eq!(patience.of(other, now), millis(80));
+        assert_eq!(patience.of(host, now), UNKNOWN, "nothing does any more");
         patience.order.clear();
         patience.order();
         assert_eq!(patience.order.len(), 1);
+    }
+
+    /// A fast first answer shortens what is asked from then on.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a start for virtual time")]
+    fn what_was_asked_before_the_first_answer_is_waited_for_as_long_as_it_was_to_be() {
+        let (host, now) = (IpAddr::from([10, 0, 0, 1]), Instant::now());
+        let mut patience = Patience::new(1);
+        let milli = Duration::from_millis(1);
+        for after in 0..49 {
+            patience.note(host, milli, true, now + milli * after);
+            assert_eq!(patience.of(host, now + milli * after), UNKNOWN);
+        }
+        assert_eq!(patience.of(host, now + UNKNOWN), 2 * ASSUMED);
     }
 }

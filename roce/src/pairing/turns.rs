@@ -22,9 +22,6 @@ const STREAK: u32 = 16;
 const ANSWERED_TURNS: u8 = 3;
 /// The longest rest after a turn in vain.
 const MOST_REST: Duration = Duration::from_secs(1);
-/// After so many turns in vain the answer's time counts from the last request: before, the target
-/// was dead.
-const SLOW_TURNS: u8 = 2;
 
 /// The flows that wait, and the questions that are out.
 #[serde_with::serde_as]
@@ -83,6 +80,17 @@ impl Wait {
     fn new(is_answered: bool) -> Wait {
         let vain = u8::from(is_answered);
         Wait { vain, is_answered, wants_alone: false, stage: Stage::Idle, window: None }
+    }
+
+    /// It has had a turn in vain.
+    fn is_tried(&self) -> bool {
+        self.vain > u8::from(self.is_answered)
+    }
+
+    /// How long it rests after this one: as long as a turn after the first, twice as long each time
+    /// after that.
+    fn rest(&self, patience: Duration) -> Duration {
+        (patience * (1 << self.vain.saturating_sub(1).min(16))).min(MOST_REST)
     }
 
     /// Place among those that have had turns in vain.
@@ -158,8 +166,8 @@ impl Turns {
     }
 
     /// How long an answer of this target's host may take.
-    pub(super) fn patience(&self, hosts: Hosts) -> Duration {
-        self.patience.of(hosts.target)
+    pub(super) fn patience(&self, hosts: Hosts, now: Instant) -> Duration {
+        self.patience.of(hosts.target, now)
     }
 
     /// The flow waits from now on.
@@ -214,7 +222,7 @@ impl Turns {
     /// turn is over.
     fn ask(&mut self, flow: &FlowKey, span: &Span, now: Instant) -> bool {
         let hosts = flow.hosts();
-        let patience = self.patience(hosts);
+        let patience = self.patience(hosts, now);
         let Some(wait) = self.waits.get(flow).filter(|wait| matches!(wait.stage, Stage::Asking)) else {
             return false;
         };
@@ -290,7 +298,7 @@ impl Turns {
     /// Gives turns to those at the front whose windows overlap none that is open, and says so, but
     /// to the one who asks.
     fn grant(&mut self, hosts: Hosts, asks: Option<&FlowKey>, now: Instant, events: &mut VecDeque<Event>) {
-        let patience = self.patience(hosts);
+        let patience = self.patience(hosts, now);
         while let Some(pair) = self.pairs.get_mut(&hosts) {
             let mut front: Vec<_> = pair.front().collect();
             // Those behind one that is to ask alone wait until it has.
@@ -352,7 +360,7 @@ impl Turns {
     /// about says the same each time. To be asked again, the flow keeps its turn once for as long
     /// as the next answer may take.
     pub(super) fn weigh(&mut self, flow: &FlowKey, heard: Heard, now: Instant) -> Weight {
-        let (hosts, patience) = (flow.hosts(), self.patience(flow.hosts()));
+        let (hosts, patience) = (flow.hosts(), self.patience(flow.hosts(), now));
         let Some(wait) = self.waits.get_mut(flow) else { return Weight::AskAgain };
         let Some(at) = wait.window else { return Weight::AskAgain };
         let question = self.pairs.get_mut(&hosts).and_then(|pair| pair.windows.get_mut(at));
@@ -417,9 +425,11 @@ impl Turns {
         let Some(wait) = self.leave(flow) else { return false };
         let removed = wait.window.and_then(|at| self.close(flow.hosts(), at));
         if let Some(question) = removed.filter(|_| heard)
-            && let Some((first, last)) = question.sent
+            && let Some((first, _)) = question.sent
         {
-            let since = if wait.vain > SLOW_TURNS { last } else { first };
+            // What an earlier turn asked is taken for lost, or its target was not there. An answer that
+            // comes after a turn and before the next counts in full.
+            let since = if wait.is_tried() { first.max(question.since) } else { first };
             let is_clear = wait.vain == 0 && !question.is_repeated;
             self.patience.note(flow.target, now.saturating_duration_since(since), is_clear, now);
         }
@@ -530,8 +540,7 @@ impl Turns {
         question.state = State::Lapsed;
         wait.wants_alone &= !question.is_alone;
         wait.vain = wait.vain.saturating_add(u8::from(is_in_vain));
-        let rest =
-            if is_in_vain { (patience * (1 << wait.vain.min(16))).min(MOST_REST) } else { Duration::ZERO };
+        let rest = if is_in_vain { wait.rest(patience) } else { Duration::ZERO };
         wait.stage = Stage::Resting(now + rest);
         self.rests.insert((now + rest, flow));
         events.push_back(Event::InVain(flow));

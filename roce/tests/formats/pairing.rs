@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use roce::cm::{Mad, Message, Terms, Timeout};
 use roce::ip::Addressing;
 use roce::pairing::{
-    Candidacy, Config, Event, FlowKey, Flows, Full, Hosts, Match, Pairings, Response, Span, Word, source_port,
+    Candidacy, Config, Event, FlowKey, Flows, Full, Hosts, Match, Pairings, Response, Rival, Span, Word,
+    source_port,
 };
 use roce::wire::{Packet, PathMtu, Psn, Qpn, Transport};
 
@@ -37,7 +38,7 @@ pub(crate) fn response(requester_qpn: u32, psn: u32) -> Response {
 /// The paired flows: how any response may be for them, and whether they await it.
 pub(crate) struct All {
     pub(crate) claim: Candidacy,
-    pub(crate) await_it: bool,
+    pub(crate) rival: Option<Rival>,
 }
 
 impl Flows for All {
@@ -45,14 +46,14 @@ impl Flows for All {
         self.claim
     }
 
-    fn do_others_await(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> bool {
-        self.await_it
+    fn rival(&mut self, _: Hosts, _: [Option<FlowKey>; 2], _: Duration) -> Option<Rival> {
+        self.rival
     }
 }
 
 /// No paired flow awaits anything, but each may hear from its target.
 pub(crate) fn hears(pairings: &mut Pairings, response: &Response, now: Instant) -> Match {
-    pairings.handle_response(response, &mut All { claim: Candidacy::Good, await_it: false }, now)
+    pairings.handle_response(response, &mut All { claim: Candidacy::Good, rival: None }, now)
 }
 
 /// Returns true if the flow may send one request with this PSN.
@@ -447,7 +448,7 @@ fn the_table_is_bounded() {
     pairings.forget(&flow(0x18), Some((Span::of(Psn::new(0), 1), now)), now);
     assert_eq!(pairings.open(flow(0x20), now), Ok(None));
     assert_eq!(pairings.open(other, now), Err(Full));
-    now += pairings.patience(response(0, 0).hosts);
+    now += pairings.patience(response(0, 0).hosts, now);
     pairings.handle_timeout(now);
     assert_eq!(pairings.open(other, now), Ok(None));
     pairings.forget(&other, None, now);

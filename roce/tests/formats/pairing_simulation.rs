@@ -7,7 +7,10 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use roce::pairing::{Candidacy, Config, Event, FlowKey, Flows, Hosts, Match, Pairings, Response, Span, Word};
+use roce::pairing::{
+    Candidacy, Config, Event, FlowKey, Flows, Hosts, MOST_PATIENCE, Match, Pairings, Response, Rival, Span,
+    Word,
+};
 use roce::wire::{Psn, Qpn};
 
 use crate::pairing::{Y, start};
@@ -78,12 +81,13 @@ impl Flows for Asked<'_> {
         if self.awaits(target) || again { Candidacy::Good } else { Candidacy::None }
     }
 
-    fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool {
-        self.targets.iter().any(|target| {
+    fn rival(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> Option<Rival> {
+        let is_awaited = self.targets.iter().any(|target| {
             let is_other = target.key.hosts() == hosts && !but.contains(&Some(target.key));
             let is_paired = target.is_open && target.requester.is_some();
             is_other && is_paired && self.awaits(target) && self.has_asked(target, patience)
-        })
+        });
+        is_awaited.then_some(Rival::Here)
     }
 }
 
@@ -180,8 +184,10 @@ impl Site {
         let high = target.una + count;
         let high = if high.is_after(target.high) { high } else { target.high };
         (self.targets[i].spoke, self.targets[i].high) = (Some(now), high);
-        // As late as twice the slowest before it, less a step, and not in order.
-        let patience = self.pairings.patience(target.key.hosts()).as_micros() as u64 - 1000;
+        // As late as twice the slowest before it, less a step, and not in order. What was asked
+        // earlier may come later.
+        let at_rest = now + MOST_PATIENCE;
+        let patience = self.pairings.patience(target.key.hosts(), at_rest).as_micros() as u64 - 1000;
         for ahead in 0..count {
             let is_heard = !target.dead && self.random(100) >= self.loss;
             let at = now + Duration::from_micros(self.random(patience));

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use roce::pairing::{Candidacy, FlowKey, Flows, Hosts, Word};
+use roce::pairing::{Candidacy, FlowKey, Flows, Hosts, Rival, Word};
 use roce::wire::Packet;
 use slotmap::SlotMap;
 
@@ -29,7 +29,7 @@ impl Flows for Asked<'_> {
         if flow.far.is_of_another_incarnation(self.packet) {
             return Candidacy::None;
         }
-        if flow.far.awaits(psn, self.word) {
+        if flow.far.awaits(psn, self.word) && flow.has_out(patience, self.now) {
             let is_doubtful = flow.far.is_overdue() || flow.far.has_rested();
             return if is_doubtful { Candidacy::Doubtful } else { Candidacy::Good };
         }
@@ -37,8 +37,8 @@ impl Flows for Asked<'_> {
         if again || flow.far.is_news(self.packet) { Candidacy::Good } else { Candidacy::None }
     }
 
-    fn do_others_await(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> bool {
-        let mut place = 0;
+    fn rival(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> Option<Rival> {
+        let (mut place, mut found) = (0, None);
         while let Some(slot) = self.flying.get(place) {
             let Some(flow) = self.flows.get_mut(*slot).filter(|flow| is_flying(flow, self.now)) else {
                 land(self.flows, self.flying.swap_remove(place));
@@ -46,15 +46,15 @@ impl Flows for Asked<'_> {
             };
             let key = flow.key();
             let is_other = key.hosts() == hosts && flow.requester_qpn.is_some() && !but.contains(&Some(key));
-            if is_other
-                && flow.has_asked_freely(patience, self.now)
-                && flow.far.awaits(self.packet.bth.psn, self.word)
-            {
-                return true;
+            if is_other && flow.has_asked_freely(patience, self.now) {
+                found = found.max(flow.far.rivals(self.packet.bth.psn, self.word));
+                if found == Some(Rival::Here) {
+                    break;
+                }
             }
             place += 1;
         }
-        false
+        found
     }
 }
 

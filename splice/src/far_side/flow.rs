@@ -172,6 +172,12 @@ impl FarFlow {
         self.asking.spoke.is_some_and(|at| now < at + patience)
     }
 
+    /// Returns true if anything it has sent may still be answered. What its target was not ready for
+    /// has had its answer, and waits for the next try.
+    pub(super) fn has_out(&self, patience: Duration, now: Instant) -> bool {
+        self.far.has_out() || self.has_asked(patience, now)
+    }
+
     /// The same without asking for its turn. What it asked in turn nobody else is taken to have
     /// been answered.
     pub(super) fn has_asked_freely(&self, patience: Duration, now: Instant) -> bool {

@@ -114,7 +114,16 @@ impl FarSide {
         let Self { flows, by_key, flying, .. } = self;
         let mut asked = Asked { flows, by_key, flying, packet, word: response.word, now: ctx.now };
         let why = match ctx.pairings.handle_response(&response, &mut asked, ctx.now) {
-            Match::Known(key) => return self.by_key.get(&key),
+            Match::Known(key) => {
+                let slot = self.by_key.get(&key)?;
+                let flow = self.flows.get(slot)?;
+                let patience = ctx.pairings.patience(hosts, ctx.now);
+                if !flow.far.awaits(packet.bth.psn, response.word) || flow.has_out(patience, ctx.now) {
+                    return Some(slot);
+                }
+                // Its requester has another partner by now, or somebody sends in its target's name.
+                LanDrop::Ambiguous
+            }
             Match::Paired(key) => {
                 self.pair(&key, packet.bth.dest_qp, ctx);
                 return self.by_key.get(&key);

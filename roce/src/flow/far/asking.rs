@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::abort::Abort;
 use super::read::Progress;
 use super::{Failure, Far, NEARBY, State};
-use crate::pairing::{Span, Word};
+use crate::pairing::{Rival, Span, Word};
 use crate::wire::{Kind, Packet, Psn};
 
 /// READ data that a question may ask for and still be repeated within its turn, in bytes: what a
@@ -208,6 +208,14 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
+    /// Something was sent, and has no answer of any kind.
+    pub fn has_out(&self) -> bool {
+        match &self.state {
+            State::Aborting { abort, .. } => abort.is_waiting(),
+            _ => self.window.in_flight() > 0 || self.replays.is_running(),
+        }
+    }
+
     /// The target has not answered what was sent last for a timeout.
     pub fn is_overdue(&self) -> bool {
         self.rtt.is_overdue()
@@ -219,16 +227,29 @@ impl<B: AsRef<[u8]>> Far<B> {
         if let State::Aborting { abort, .. } = &self.state {
             return abort.awaits(psn);
         }
+        self.awaits_besides_repeats(psn, word) || self.replays.awaits(psn, word)
+    }
+
+    fn awaits_besides_repeats(&self, psn: Psn, word: Word) -> bool {
         let kinds: &[Kind] = match word {
             Word::Ack | Word::SequenceNak | Word::NotReady | Word::Refusal => {
                 let waits = !psn.is_before(self.window.una()) && psn.is_before(self.window.high());
                 let says_again = word == Word::Ack && self.beyond() == Some(psn.next());
-                return waits || says_again || self.replays.awaits(psn, word);
+                return waits || says_again;
             }
             Word::Read => &[Kind::Read, Kind::Flush, Kind::AtomicWrite],
             Word::Atomic => &[Kind::Atomic],
         };
-        self.window.has_asked(psn, kinds, self.came.mtu) || self.replays.awaits(psn, word)
+        self.window.has_asked(psn, kinds, self.came.mtu)
+    }
+
+    /// How a response with this PSN, which is another flow's by all else, may answer what was sent
+    /// here and has no answer. `None`: it does not.
+    pub fn rivals(&self, psn: Psn, word: Word) -> Option<Rival> {
+        if self.is_open() && !self.awaits_besides_repeats(psn, word) {
+            return self.replays.running_from(word).map(|start| Rival::of_repeat(start, psn));
+        }
+        self.awaits(psn, word).then_some(Rival::Here)
     }
 
     /// The PSN before which the target says that it has everything, if that is more than was sent.

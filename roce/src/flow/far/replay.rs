@@ -97,6 +97,19 @@ impl<B: AsRef<[u8]>> Replays<B> {
         })
     }
 
+    /// Returns true if what was sent last has no answer.
+    pub(super) fn is_running(&self) -> bool {
+        self.0.first().is_some_and(|replay| replay.moved.is_some())
+    }
+
+    /// Where what was sent last begins, if it has no answer, and may have one of this kind.
+    pub(super) fn running_from(&self, word: Word) -> Option<Psn> {
+        let is_data = matches!(word, Word::Read | Word::Atomic);
+        let running = self.0.first().filter(|replay| replay.moved.is_some());
+        let running = running.filter(|replay| !is_data || Class::of(replay.kind) != Class::Plain);
+        running.map(|replay| replay.read.start)
+    }
+
     /// Returns whether the target, which expects this PSN, waits for one before what was sent last.
     pub(super) fn is_ahead_of(&self, expected: Psn) -> bool {
         let asked = self.0.first().filter(|replay| replay.moved.is_some());

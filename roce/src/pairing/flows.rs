@@ -1,0 +1,53 @@
+//! What the pairings ask their owner about the requests of its paired flows.
+
+use std::time::Duration;
+
+use super::windows::SLACK;
+use super::{FlowKey, Hosts};
+use crate::wire::Psn;
+
+/// The requests of the owner's paired flows, where a response is at hand, and an answer may take so
+/// long.
+pub trait Flows {
+    /// Returns whether, and how, the response may be for this flow, which has its requester for its
+    /// partner.
+    fn claim(&self, flow: &FlowKey, patience: Duration) -> Candidacy;
+
+    /// Returns how the response may answer any paired flow between these hosts, other than these
+    /// two, that has sent something without asking for its turn, no longer ago than `patience`, and
+    /// has no answer to it.
+    fn rival(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> Option<Rival>;
+}
+
+/// How a response that answers a question of another flow's may be for the flow that has its
+/// requester for its partner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Candidacy {
+    /// It has sent this PSN and has no answer to it, and its target has spoken since the last
+    /// timeout and the last rest. Or it has the answer, but has sent anything no longer ago than
+    /// `patience`, so that a copy may come. Or the target says unasked what is news.
+    Good,
+    /// It has sent this PSN, and its target has not answered for a timeout, or not since all was
+    /// answered: its requester may have another partner by now.
+    Doubtful,
+    /// It cannot be answered so.
+    None,
+}
+
+/// How a response may answer what other flows have sent, besides the one that is asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rival {
+    /// By its PSN it does not. But a request that was answered before runs again, and has no answer
+    /// yet: its target may be in another incarnation, and stand anywhere.
+    Elsewhere,
+    /// Its PSN is one that was sent, or near one that runs again.
+    Here,
+}
+
+impl Rival {
+    /// How a response with this PSN may answer a request that runs again, and begins at `start`.
+    pub fn of_repeat(start: Psn, psn: Psn) -> Rival {
+        let is_near = psn.distance(start).unsigned_abs() <= SLACK;
+        if is_near { Rival::Here } else { Rival::Elsewhere }
+    }
+}
