@@ -420,10 +420,10 @@ fn reads_overtaken_on_the_requesters_lan_are_answered_from_near() {
     }
 }
 
-/// Ten queue pairs of each host that connect again and again with the same numbers and first PSN 0,
-/// 0, 20 or 100 ms after everything was answered. Every other time one end is 30 ms later. So does
-/// the lab's `identity.py`, with an ACK timeout of 67 ms, over a LAN of the second host that loses.
-/// Hosts answer after `slow`.
+/// Ten queue pairs of each host that connect again and again with the same numbers and first PSN
+/// 0, 0, 20 or 100 ms after everything was answered. Every other time one end is 30 ms later. So
+/// does the lab's `identity.py`, with an ACK timeout of 67 ms, over a LAN of the second host that
+/// loses. Hosts answer after `slow`.
 fn reconnecting(seed: u64, rounds: usize, slow: Duration, loss: f64) -> Crowd {
     const PAIRS: usize = 10;
     let work = [CrowdOp::Write(2500), CrowdOp::Send(1500), CrowdOp::FetchAdd(7), CrowdOp::Read(2300)];
@@ -452,10 +452,10 @@ fn reconnecting(seed: u64, rounds: usize, slow: Duration, loss: f64) -> Crowd {
     }
 }
 
-/// Without loss every such connection does its work, however slow its hosts. With 5 % of the packets
-/// lost on the LAN of one host as many do as over plain routing, but for chance. Where everything
-/// was answered before a reset, no message end is told falsely; where requests were under way, no
-/// more than over plain routing.
+/// Without loss every such connection does its work, however slow its hosts. With 5 % of the
+/// packets lost on the LAN of one host as many do as over plain routing, but for chance. Where
+/// everything was answered before a reset, no message end is told falsely; where requests were
+/// under way, no more than over plain routing.
 ///
 /// `LONGHAUL_SIM_SLOW=10` plays hosts that answer after so many milliseconds, which
 /// `docs/nics.md` has as an open end.
@@ -489,7 +489,7 @@ fn connections_begun_anew_do_their_work() {
     }
 }
 
-/// What became of connections that were begun again and again.
+/// Connections that were begun again and again, and what became of them.
 #[derive(Default)]
 struct Begun {
     lives: usize,

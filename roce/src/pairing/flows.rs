@@ -1,4 +1,4 @@
-//! What the pairings ask their owner about the requests of its paired flows.
+//! Requests of the owner's paired flows, as far as the pairings ask about them.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ pub trait Flows {
     fn claim(&self, flow: &FlowKey, patience: Duration) -> Candidacy;
 
     /// Returns how the response may answer any paired flow between these hosts, other than these
-    /// two, that has sent something without asking for its turn, no longer ago than `patience`, and
-    /// has no answer to it.
+    /// two. Only those count that have sent something without asking for their turn, no longer ago
+    /// than `patience`, and have no answer to it.
     fn rival(&mut self, hosts: Hosts, but: [Option<FlowKey>; 2], patience: Duration) -> Option<Rival>;
 }
 
@@ -40,14 +40,15 @@ pub enum Rival {
     /// By its PSN it does not. But a request that was answered before runs again, and has no answer
     /// yet: its target may be in another incarnation, and stand anywhere.
     Elsewhere,
-    /// Its PSN is one that was sent, or near one that runs again.
+    /// Its PSN is one that was sent, or lies within 2^16 of what runs again.
     Here,
 }
 
 impl Rival {
-    /// How a response with this PSN may answer a request that runs again, and begins at `start`.
-    pub fn of_repeat(start: Psn, psn: Psn) -> Rival {
-        let is_near = psn.distance(start).unsigned_abs() <= SLACK;
+    /// How a response with this PSN may answer a request that runs again, from `start` to `end`.
+    pub fn of_repeat(start: Psn, end: Psn, psn: Psn) -> Rival {
+        let slack = SLACK.cast_signed();
+        let is_near = psn.distance(start) >= -slack && psn.distance(end) <= slack;
         if is_near { Rival::Here } else { Rival::Elsewhere }
     }
 }

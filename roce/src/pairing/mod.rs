@@ -224,27 +224,26 @@ impl Default for Config {
 ///    in one is the answer to that question, or to a flow that has this requester for its partner.
 ///
 /// Somebody else may send responses in the target's name. So an answer proves what it says only if
-/// its PSN is one that was asked for. Others in the window count when the target, asked again, says
-/// the same again ([`Match::Again`]), once of these while no other question is out. So does an ACK
-/// or sequence NAK of what was asked for while another question is out, or a request runs again
-/// elsewhere, since a target that stands elsewhere than it was asked about names any PSN; and any
-/// answer that would take the requester
-/// away from another flow. A sequence NAK before what was asked, which no
-/// target repeats, is for the requester to confirm ([`Match::Hint`]).
+/// its PSN is one that was asked for. Others in the window count when the target, asked again,
+/// says the same again ([`Match::Again`]), once of these while no other question is out. So does
+/// an ACK or sequence NAK of what was asked for while another question is out, or a request runs
+/// again elsewhere, since a target that stands elsewhere than it was asked about names any PSN;
+/// and any answer that would take the requester away from another flow. A sequence NAK before what
+/// was asked, which no target repeats, is for the requester to confirm ([`Match::Hint`]).
 ///
 /// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin
 /// at 0) one has the *turn*, and the next one has it once that is answered. A turn without an
 /// answer is over after twice the slowest first answer of the target's host of the last one or two
-/// minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms before the first answer, and 20 ms
-/// at least in the first minute). Until then its window is closed to others, also when the flow is gone. In the first fourth of a
-/// turn a question is repeated ([`Event::Repeat`]) where the host's answers have come faster of
-/// late. So a lost packet costs no turn. A flow whose turn was in vain rests, for longer each time
-/// (up to 1 s), and goes behind those that have had fewer in vain; every 17th turn is one of
-/// theirs. So a dead target's neighbours wait for a few turns, however many are dead. A flow that
-/// was answered before goes before all others of these, until it has had three turns in vain: who
-/// begins ever more flows that nobody answers does not keep it from asking. A turn is not
-/// in vain if its question was answered to a requester whose earlier flow may still be answered so:
-/// the flow asks again once that is over.
+/// minutes ([`patience`](Pairings::patience): 5 to 200 ms; 50 ms before the first answer, and 20
+/// ms at least in the first minute). Until then its window is closed to others, also when the flow
+/// is gone. In the first fourth of a turn a question is repeated ([`Event::Repeat`]) where the
+/// host's answers have come faster of late. So a lost packet costs no turn. A flow whose turn was
+/// in vain rests, for longer each time (up to 1 s), and goes behind those that have had fewer in
+/// vain; every 17th turn is one of theirs. So a dead target's neighbours wait for a few turns,
+/// however many are dead. A flow that was answered before goes before all others of these, until
+/// it has had three turns in vain: who begins ever more flows that nobody answers does not keep it
+/// from asking. A turn is not in vain if its question was answered to a requester whose earlier
+/// flow may still be answered so: the flow asks again once that is over.
 ///
 /// Partners change without a word, too. What was known of an earlier flow, or of the other
 /// direction, or in an earlier session, is no evidence for a flow opened now: it asks. A paired
@@ -433,7 +432,10 @@ impl Pairings {
         if let Some(flow) = tied {
             let is_contested = matches!(asker, Asker::Flow(..));
             match if is_contested { flows.claim(&flow, patience) } else { Candidacy::Good } {
-                Candidacy::Good => return Match::Known(flow),
+                Candidacy::Good => {
+                    self.turns.hear_again(&flow, psn, now);
+                    return Match::Known(flow);
+                }
                 Candidacy::Doubtful => {
                     self.ask_anew(&flow);
                     self.event(Event::Doubted(flow));
@@ -459,10 +461,11 @@ impl Pairings {
         let near = (fit == Fit::Near).then_some(psn);
         // One packet's word takes no requester away from a flow that has it. And a target that was
         // asked about a PSN where it does not stand names any other.
-        let is_alone = !self.turns.do_others_ask(&flow);
+        let is_alone = !self.turns.do_others_ask(&flow) && rival.is_none();
         let is_sure = match word {
-            Word::Ack | Word::SequenceNak => is_alone && rival.is_none(),
-            Word::NotReady | Word::Refusal | Word::Read | Word::Atomic => true,
+            Word::Ack | Word::SequenceNak => is_alone,
+            Word::NotReady | Word::Refusal => rival.is_none(),
+            Word::Read | Word::Atomic => true,
         };
         let is_enough = near.is_none() && tied.is_none() && is_sure;
         let heard = Heard { requester_qpn, near, asks: 0, is_alone };

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 /// Before the first answer: a thousand times what a NIC takes.
 const UNKNOWN: Duration = Duration::from_millis(50);
-/// The slowest answer of a host is taken to be no faster in its first epochs. One with a software
-/// NIC may pause for some 20 ms when its processors are busy, or it has many queue pairs to serve.
+/// The slowest answer of a host is taken to be no faster than this in its first epoch. One with a
+/// software NIC answers as slowly when its processors are busy, or many queue pairs ask.
 const ASSUMED: Duration = Duration::from_millis(10);
 /// A host with a software NIC may be at something else for a time slice of its scheduler (4 ms at
 /// 250 Hz).
@@ -44,7 +44,7 @@ struct Slowest {
     clear: Option<Duration>,
     #[serde_as(as = "snapshot::At")]
     since: Instant,
-    /// What was asked before its answers were waited for less is waited for so long, until then.
+    /// Its answers were waited for so long before, and until then still are.
     #[serde(skip)]
     before: Option<(Duration, Instant)>,
 }
@@ -64,6 +64,11 @@ impl Patience {
     /// Puts the hosts of a snapshot in order.
     pub(super) fn order(&mut self) {
         self.order = self.hosts.iter().map(|(host, slowest)| (slowest.since, *host)).collect();
+    }
+
+    /// Hosts that it times at most.
+    pub(super) fn most(&self) -> usize {
+        self.most
     }
 
     /// Makes room for one more host.
@@ -115,8 +120,8 @@ impl Patience {
         Some((slowest * 2).max(LEAST_REPEAT))
     }
 
-    /// How long an answer of this host's may take: twice as long as the slowest of late. One that is
-    /// under way is still waited for as long as when it was asked for.
+    /// How long an answer of this host's may take: twice as long as the slowest of late. One that
+    /// is under way is still waited for as long as when it was asked for.
     pub(super) fn of(&self, host: IpAddr, now: Instant) -> Duration {
         let Some(slowest) = self.hosts.get(&host) else { return UNKNOWN };
         let before = slowest.before.filter(|(_, until)| now < *until).map_or(Duration::ZERO, |(was, _)| was);

@@ -1,6 +1,7 @@
 //! Flows that wait for their requester to be known, and whose turn it is to ask.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::patience::Patience;
@@ -20,6 +21,8 @@ const STREAK: u32 = 16;
 /// A flow that was answered before goes before all others that have had turns in vain, until it has
 /// had so many itself.
 const ANSWERED_TURNS: u8 = 3;
+/// An answer that comes as many times later as its host's answers may take is another one.
+const LATEST_ECHO: u32 = 3;
 /// The longest rest after a turn in vain.
 const MOST_REST: Duration = Duration::from_secs(1);
 
@@ -39,10 +42,23 @@ pub(super) struct Turns {
     #[serde_as(as = "BTreeSet<(snapshot::At, _)>")]
     repeats: BTreeSet<(Instant, FlowKey)>,
     patience: Patience,
+    /// The last flow of each host that was answered after turns in vain. Bound: as many hosts as
+    /// `patience` times; for one more that of another is forgotten.
+    #[serde(skip)]
+    echoes: BTreeMap<IpAddr, Echo>,
     /// The next place in a queue.
     ticket: u64,
     /// Questions whose flows are gone.
     ghosts: usize,
+}
+
+/// A question that was answered after turns in vain: its last asking, or an earlier one. If the
+/// host is slow, the answer to the last one is still to come.
+#[derive(Clone, Copy, Debug)]
+struct Echo {
+    flow: FlowKey,
+    span: Span,
+    asked: Instant,
 }
 
 /// A flow that may not send before it has a turn.
@@ -82,15 +98,11 @@ impl Wait {
         Wait { vain, is_answered, wants_alone: false, stage: Stage::Idle, window: None }
     }
 
-    /// It has had a turn in vain.
-    fn is_tried(&self) -> bool {
-        self.vain > u8::from(self.is_answered)
-    }
-
-    /// How long it rests after this one: as long as a turn after the first, twice as long each time
-    /// after that.
+    /// How long it rests after a turn in vain: as long as that after its first, twice as long each
+    /// time after that.
     fn rest(&self, patience: Duration) -> Duration {
-        (patience * (1 << self.vain.saturating_sub(1).min(16))).min(MOST_REST)
+        let before = self.vain.saturating_sub(1 + u8::from(self.is_answered));
+        (patience * (1 << before.min(16))).min(MOST_REST)
     }
 
     /// Place among those that have had turns in vain.
@@ -141,6 +153,7 @@ impl Turns {
             rests: BTreeSet::new(),
             repeats: BTreeSet::new(),
             patience: Patience::new(hosts),
+            echoes: BTreeMap::new(),
             ticket: 0,
             ghosts: 0,
         }
@@ -425,16 +438,48 @@ impl Turns {
         let Some(wait) = self.leave(flow) else { return false };
         let removed = wait.window.and_then(|at| self.close(flow.hosts(), at));
         if let Some(question) = removed.filter(|_| heard)
-            && let Some((first, _)) = question.sent
+            && let Some((first, last)) = question.sent
         {
-            // What an earlier turn asked is taken for lost, or its target was not there. An answer that
-            // comes after a turn and before the next counts in full.
-            let since = if wait.is_tried() { first.max(question.since) } else { first };
+            // An earlier turn's question is taken for lost, or its target was not there. An answer
+            // that comes after a turn and before the next counts in full.
+            let since = first.max(question.since);
             let is_clear = wait.vain == 0 && !question.is_repeated;
             self.patience.note(flow.target, now.saturating_duration_since(since), is_clear, now);
+            if first < question.since {
+                if self.echoes.len() >= self.patience.most() {
+                    self.echoes.pop_first();
+                }
+                self.echoes.insert(flow.target, Echo { flow: *flow, span: question.span, asked: last });
+            }
         }
         self.grant(flow.hosts(), None, now, events);
         true
+    }
+
+    /// The flow, whose requester is known, is answered with this PSN. That may be the late answer
+    /// to what it asked last in its turn.
+    #[inline]
+    pub(super) fn hear_again(&mut self, flow: &FlowKey, psn: Psn, now: Instant) {
+        if !self.echoes.is_empty() {
+            self.hear_echo(flow, psn, now);
+        }
+    }
+
+    fn hear_echo(&mut self, flow: &FlowKey, psn: Psn, now: Instant) {
+        let Some(Echo { span, asked, .. }) =
+            self.echoes.get(&flow.target).copied().filter(|echo| echo.flow == *flow)
+        else {
+            return;
+        };
+        let took = now.saturating_duration_since(asked);
+        let is_over = took > LATEST_ECHO * self.patience(flow.hosts(), now);
+        let is_it = psn.is_within(span.first, span.count);
+        if !is_over && is_it {
+            self.patience.note(flow.target, took, false, now);
+        }
+        if is_over || is_it {
+            self.echoes.remove(&flow.target);
+        }
     }
 
     /// The flow is given up unanswered: until its answer can come no more its question keeps its

@@ -53,8 +53,8 @@ impl Syndrome {
     /// reserved on the LAN (0x7f).
     pub const TARGET_SILENT: Syndrome = Syndrome::Nak(Nak::Other(31));
 
-    /// Between gateways only: the wait that the target asked for, not being ready, is over, and what
-    /// it was not ready for is left to the requester. The shortest wait there is (10 us).
+    /// Between gateways only: the wait that the target asked for, not being ready, is over, and
+    /// what it was not ready for is left to the requester. The shortest wait there is (10 us).
     pub const WAIT_OVER: Syndrome = Syndrome::Rnr { timer: RnrTimer::new(1) };
 
     /// A positive acknowledgement without end-to-end credits.

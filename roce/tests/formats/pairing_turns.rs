@@ -334,14 +334,58 @@ fn while_a_request_runs_again_elsewhere_an_answer_is_to_be_given_twice() {
     }
 }
 
+/// An answer near by proves nothing then, however often it is given: the other target gives it each
+/// time.
+#[test]
+fn while_a_request_runs_again_elsewhere_what_lies_near_by_proves_nothing() {
+    let now = start();
+    let mut pairings = opened(&[0x19], now);
+    let mut hear = |rival| {
+        assert!(asks(&mut pairings, &flow(0x19), 1, now));
+        let mut flows = All { claim: Candidacy::None, rival };
+        pairings.handle_response(&response(0x71, 30_000), &mut flows, now)
+    };
+    for _ in 0..4 {
+        let found = hear(Some(Rival::Elsewhere));
+        assert!(matches!(found, Match::Again(_) | Match::Ambiguous), "{found:?}");
+    }
+    assert_eq!(hear(None), paired(0x19));
+}
+
+/// A slow host's target is answered in its second turn, to what it was asked in its first. The
+/// answer to the second comes later, and tells how slow the host is.
+#[test]
+fn the_answer_to_the_last_asking_tells_how_slow_a_host_is() {
+    let mut now = start();
+    let mut pairings = opened(&[0x18, 0x19], now);
+    assert!(asks(&mut pairings, &flow(0x18), 0, now));
+    assert_eq!(hears(&mut pairings, &response(0x70, 0), now), paired(0x18));
+    now += PATIENCE;
+    let hosts = flow(0x19).hosts();
+    let patience = pairings.patience(hosts, now);
+    assert!(asks(&mut pairings, &flow(0x19), 0, now));
+    for _ in 0..2 {
+        now += patience;
+        pairings.handle_timeout(now);
+    }
+    assert!(asks(&mut pairings, &flow(0x19), 0, now));
+    now += patience / 2;
+    assert_eq!(hears(&mut pairings, &response(0x71, 0), now), paired(0x19));
+    assert_eq!(pairings.patience(hosts, now), patience);
+    now += patience * 2;
+    assert_eq!(hears(&mut pairings, &response(0x71, 0), now), Match::Known(flow(0x19)));
+    assert_eq!(pairings.patience(hosts, now), patience * 5);
+}
+
 #[test]
 fn a_request_that_runs_again_may_be_answered_near_by() {
-    let start = Psn::new(0xff_fff0);
-    for psn in [start, start + (1 << 16), start + (1 << 24) - (1 << 16)] {
-        assert_eq!(Rival::of_repeat(start, psn), Rival::Here);
+    let (start, near) = (Psn::new(0xff_fff0), 1 << 16);
+    let (end, before) = (start + 100_000, (1 << 24) - near);
+    for psn in [start, end, start + 50_000, end + near, start + before] {
+        assert_eq!(Rival::of_repeat(start, end, psn), Rival::Here);
     }
-    for psn in [start + (1 << 16) + 1, start + (1 << 24) - (1 << 16) - 1] {
-        assert_eq!(Rival::of_repeat(start, psn), Rival::Elsewhere);
+    for psn in [end + near + 1, start + before - 1] {
+        assert_eq!(Rival::of_repeat(start, end, psn), Rival::Elsewhere);
     }
 }
 

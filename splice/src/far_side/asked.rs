@@ -29,9 +29,13 @@ impl Flows for Asked<'_> {
         if flow.far.is_of_another_incarnation(self.packet) {
             return Candidacy::None;
         }
-        if flow.far.awaits(psn, self.word) && flow.has_out(patience, self.now) {
+        if flow.far.awaits(psn, self.word) {
             let is_doubtful = flow.far.is_overdue() || flow.far.has_rested();
-            return if is_doubtful { Candidacy::Doubtful } else { Candidacy::Good };
+            return match flow.has_out(patience, self.now) {
+                false => Candidacy::None,
+                true if is_doubtful => Candidacy::Doubtful,
+                true => Candidacy::Good,
+            };
         }
         let again = flow.far.may_hear_again(psn) && flow.has_asked(patience, self.now);
         if again || flow.far.is_news(self.packet) { Candidacy::Good } else { Candidacy::None }

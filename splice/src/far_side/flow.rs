@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use reliability::message::{Pages, Reassembly};
 use roce::flow::far::{Far, Refused};
 use roce::ip::Addressing;
-use roce::pairing::FlowKey;
+use roce::pairing::{FlowKey, Response, Word};
 use roce::wire::{Opcode, Packet, Psn, Qpn};
 use transport::Reservation;
 
@@ -172,16 +172,32 @@ impl FarFlow {
         self.asking.spoke.is_some_and(|at| now < at + patience)
     }
 
-    /// Returns true if anything it has sent may still be answered. What its target was not ready for
-    /// has had its answer, and waits for the next try.
-    pub(super) fn has_out(&self, patience: Duration, now: Instant) -> bool {
-        self.far.has_out() || self.has_asked(patience, now)
-    }
-
     /// The same without asking for its turn. What it asked in turn nobody else is taken to have
     /// been answered.
     pub(super) fn has_asked_freely(&self, patience: Duration, now: Instant) -> bool {
         self.asking.spoke_freely.is_some_and(|at| now < at + patience)
+    }
+
+    /// Returns true if anything it has sent may still be answered. What its target was not ready
+    /// for has had its answer, and waits for the next try.
+    pub(super) fn has_out(&self, patience: Duration, now: Instant) -> bool {
+        self.far.has_out() || !self.far.is_put_off() && self.has_asked(patience, now)
+    }
+
+    /// Returns true if nothing it has sent may be answered so any more. Then its requester has
+    /// another partner by now, or somebody sends in its target's name. But a target refuses only
+    /// once, however late.
+    pub(super) fn is_another_targets(
+        &self,
+        packet: &Packet<'_>,
+        response: &Response,
+        ctx: &Context<'_>,
+    ) -> bool {
+        if self.far.has_out() || response.word == Word::Refusal {
+            return false;
+        }
+        let patience = ctx.pairings.patience(response.hosts, ctx.now);
+        self.far.awaits(packet.bth.psn, response.word) && !self.has_out(patience, ctx.now)
     }
 
     pub(super) fn is_idle(&self) -> bool {

@@ -116,12 +116,9 @@ impl FarSide {
         let why = match ctx.pairings.handle_response(&response, &mut asked, ctx.now) {
             Match::Known(key) => {
                 let slot = self.by_key.get(&key)?;
-                let flow = self.flows.get(slot)?;
-                let patience = ctx.pairings.patience(hosts, ctx.now);
-                if !flow.far.awaits(packet.bth.psn, response.word) || flow.has_out(patience, ctx.now) {
+                if !self.flows.get(slot)?.is_another_targets(packet, &response, ctx) {
                     return Some(slot);
                 }
-                // Its requester has another partner by now, or somebody sends in its target's name.
                 LanDrop::Ambiguous
             }
             Match::Paired(key) => {

@@ -247,7 +247,7 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// here and has no answer. `None`: it does not.
     pub fn rivals(&self, psn: Psn, word: Word) -> Option<Rival> {
         if self.is_open() && !self.awaits_besides_repeats(psn, word) {
-            return self.replays.running_from(word).map(|start| Rival::of_repeat(start, psn));
+            return self.replays.rivals(psn, word);
         }
         self.awaits(psn, word).then_some(Rival::Here)
     }

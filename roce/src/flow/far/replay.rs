@@ -14,7 +14,7 @@ use super::read::{self, Progress};
 use super::{Far, Parsed, parse};
 use crate::flow::horizon::MtuSet;
 use crate::flow::near::Class;
-use crate::pairing::Word;
+use crate::pairing::{Rival, Word};
 use crate::wire::{Bth, Kind, Opcode, Packet, Psn};
 
 #[serde_with::serde_as]
@@ -102,12 +102,13 @@ impl<B: AsRef<[u8]>> Replays<B> {
         self.0.first().is_some_and(|replay| replay.moved.is_some())
     }
 
-    /// Where what was sent last begins, if it has no answer, and may have one of this kind.
-    pub(super) fn running_from(&self, word: Word) -> Option<Psn> {
-        let is_data = matches!(word, Word::Read | Word::Atomic);
-        let running = self.0.first().filter(|replay| replay.moved.is_some());
-        let running = running.filter(|replay| !is_data || Class::of(replay.kind) != Class::Plain);
-        running.map(|replay| replay.read.start)
+    /// How a response with this PSN may answer what was sent last, if that has no answer.
+    pub(super) fn rivals(&self, psn: Psn, word: Word) -> Option<Rival> {
+        let replay = self.0.first().filter(|replay| replay.moved.is_some())?;
+        if matches!(word, Word::Read | Word::Atomic) {
+            return self.awaits(psn, word).then_some(Rival::Here);
+        }
+        Some(Rival::of_repeat(replay.read.start, replay.read.end(), psn))
     }
 
     /// Returns whether the target, which expects this PSN, waits for one before what was sent last.

@@ -6,7 +6,7 @@ use super::respond;
 use super::{Far, FarConfig, Verdict, Why};
 use crate::wire::{Aeth, Packet, Psn, RnrTimer, Syndrome};
 
-/// What [`Syndrome::WAIT_OVER`] does not say: 20 us.
+/// The shortest wait that [`Syndrome::WAIT_OVER`] does not say: 20 us.
 const NEXT_SHORTEST: RnrTimer = RnrTimer::new(2);
 
 /// A request that the target was not ready for, and whose the next try is.
@@ -46,6 +46,11 @@ impl<B: AsRef<[u8]>> Far<B> {
     /// The target is left alone until the requester tries again.
     pub fn awaits_retry(&self) -> bool {
         !self.agreed.is_patient() && self.rnr.as_ref().is_some_and(|rnr| rnr.shown)
+    }
+
+    /// The target was not ready for what it expects, and has not taken it since.
+    pub fn is_put_off(&self) -> bool {
+        self.rnr.is_some()
     }
 
     /// Returns true while the RNR back-off timer runs.

@@ -18,9 +18,7 @@ impl Near {
             return self.odd();
         }
         let psn = packet.bth.psn;
-        // What a target said a while ago proves nothing about what its requester sent since.
-        let is_fresh = packet.ext.aeth().is_none_or(|aeth| aeth.syndrome != Syndrome::WAIT_OVER);
-        if self.is_outstanding(psn) && is_fresh {
+        if self.is_outstanding(psn) && self.is_fresh(packet, now) {
             self.target.note_answered(now);
         }
         match (packet.bth.opcode.kind(), packet.ext) {
@@ -36,6 +34,20 @@ impl Near {
                 Deliver::Absorbed
             }
             _ => self.odd(),
+        }
+    }
+
+    /// Returns true unless this is what a target that was not ready said a while ago, or what it
+    /// said before the far half can have heard of the last request that does not fit. Such a word
+    /// proves nothing about what the requester has sent since. It confirms nothing either if the
+    /// requester has been told more already.
+    fn is_fresh(&self, packet: &Packet<'_>, now: Instant) -> bool {
+        match packet.ext.aeth().map(|aeth| aeth.syndrome) {
+            Some(Syndrome::WAIT_OVER) => false,
+            Some(Syndrome::Rnr { .. }) if !packet.bth.psn.is_before(self.told.to()) => {
+                self.doubted_since().is_none_or(|since| now >= since + self.config.rtt)
+            }
+            _ => true,
         }
     }
 

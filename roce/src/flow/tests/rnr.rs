@@ -266,8 +266,13 @@ fn another_request_at_the_psn_of_the_refused_one_is_no_retry() {
 /// incarnation's, and an RNR NAK at its PSN would confirm what the target has not got.
 #[test]
 fn the_end_of_a_wait_does_not_show_that_the_requester_is_the_same() {
-    // Timer codes: the far half's word that the wait is over, and the target's own.
-    for (syndrome, said) in [(0x20 | 1, vec![]), (0x20 | 2, vec![(101, 0x20 | 2)])] {
+    // Timer codes: the far half's word that the wait is over, and the target's own, which may be as
+    // old for a round trip.
+    let (over, own, told) = (0x20 | 1, 0x20 | 2, vec![(101, 0x20 | 2)]);
+    let rtt = near_rules::Bench::config().rtt;
+    for (syndrome, after, said) in
+        [(over, rtt, vec![]), (own, rtt / 2, vec![]), (own, rtt + Duration::from_millis(1), told)]
+    {
         let mut bench = near_rules::Bench::new();
         bench.message(100, 1);
         bench.ack(100);
@@ -276,9 +281,9 @@ fn the_end_of_a_wait_does_not_show_that_the_requester_is_the_same() {
         bench.wait(Duration::from_secs(1));
         bench.request(Opcode::WriteFirst, 100, 256);
         bench.request(Opcode::WriteMiddle, 101, 256);
-        bench.wait(Duration::from_millis(1));
+        bench.wait(after);
         bench.response(&acknowledge(101, syndrome, 1));
-        assert_eq!(bench.said(), said, "{syndrome:#x}");
+        assert_eq!(bench.said(), said, "{syndrome:#x} after {after:?}");
     }
 }
 

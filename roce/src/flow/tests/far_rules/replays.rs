@@ -169,3 +169,43 @@ fn a_refused_replay_is_named_where_the_target_refuses_it() {
     assert_eq!(bench.sent_psns(), [101]);
     assert_eq!(aeth(&bench.relayed(&acknowledge(101, 0x61, 1)).unwrap()), (101, 0x61));
 }
+
+/// A request that runs again, and a response to another requester: what it may be an answer to.
+#[test]
+fn a_request_that_runs_again_may_be_answered_from_anywhere() {
+    use crate::pairing::{Rival, Word};
+    const FAR: u32 = 200 + (1 << 16);
+    let mut bench = Bench::new();
+    bench.message(100, 1);
+    bench.sent();
+    assert_eq!(bench.far.rivals(Psn::new(100), Word::Ack), Some(Rival::Here), "it was asked about");
+    bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap();
+    assert_eq!(bench.far.rivals(Psn::new(100), Word::Ack), None);
+    bench.far.handle_replay(request(Opcode::SendOnly, 100, 8), bench.now);
+    assert_eq!(bench.far.rivals(Psn::new(100), Word::Ack), None, "it is not sent yet");
+    bench.sent();
+    for word in [Word::Ack, Word::SequenceNak, Word::NotReady, Word::Refusal] {
+        assert_eq!(bench.far.rivals(Psn::new(99), word), Some(Rival::Here), "{word:?}");
+        assert_eq!(bench.far.rivals(Psn::new(FAR), word), Some(Rival::Elsewhere), "{word:?}");
+    }
+    assert_eq!(bench.far.rivals(Psn::new(100), Word::Read), None, "a SEND is answered without data");
+    bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap();
+    assert_eq!(bench.far.rivals(Psn::new(100), Word::Ack), None);
+}
+
+/// Meanwhile no answer is its own.
+#[test]
+fn a_request_that_was_put_off_is_out_when_it_is_tried_again() {
+    let mut bench = Bench::new();
+    assert!(!bench.far.has_out());
+    bench.message(100, 1);
+    bench.sent();
+    assert!(bench.far.has_out() && !bench.far.is_put_off());
+    bench.response(&acknowledge(100, 0x20 | 1, 0));
+    assert!(!bench.far.has_out() && bench.far.is_put_off());
+    bench.wait(Duration::from_secs(1));
+    bench.sent();
+    assert!(bench.far.has_out());
+    bench.relayed(&acknowledge(100, 0x1f, 1)).unwrap();
+    assert!(!bench.far.has_out() && !bench.far.is_put_off());
+}
