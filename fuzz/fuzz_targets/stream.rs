@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
 use longhaul_fuzz::{Script, epoch};
-use reliability::stream::{Full, Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
+use reliability::stream::{Full, Origin, Receiver, ReceiverConfig, Scheme, Sender, SenderConfig, StreamId};
 
 const STREAM: StreamId = StreamId(7);
 const MAX_RECORD: usize = 6000;
@@ -105,13 +105,14 @@ impl Pair {
 
     fn push(&mut self, script: &mut Script<'_>) {
         let bits = script.u8();
-        let source = (u64::from(bits % 4), bits >> 2 & 1);
+        let group = [0, 1, 128, 129][usize::from(bits >> 2 & 3)];
+        let origin = Origin { source: u64::from(bits % 4), group, is_apart: bits >> 4 & 1 == 1 };
         let goes_first = script.u8() & 1 == 1;
         let length = 4 + script.length(MAX_RECORD - 4);
         if self.pushed == MOST_RECORDS {
             return;
         }
-        match self.sender.push_from(source, goes_first, &[&record(self.pushed, length)], self.now) {
+        match self.sender.push_from(origin, goes_first, &[&record(self.pushed, length)], self.now) {
             Ok(()) => self.pushed += 1,
             Err(Full::Oversize) => panic!("{length} bytes are not too many"),
             Err(Full::Backlog | Full::Buffered) => {}

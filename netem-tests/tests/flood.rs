@@ -105,14 +105,14 @@ fn hosts_that_send_to_one_at_once_have_room_in_turn() {
     incast(Some(8 << 20));
 }
 
-/// A host sends in ever other names, each of which has a share like a host's. Up to what the link
-/// has left that takes nothing from others; of few names no connection ends, whatever they send.
+/// A host sends in ever other names, of which nobody is there. They have half of the link together:
+/// the other half is left to those that were answered.
 #[test]
-fn names_that_a_host_invents_have_a_hosts_share_each() {
-    const MANY: u8 = 16;
-    const FEW: u8 = 4;
+fn names_that_a_host_invents_have_half_of_the_link_at_most() {
     const KINDS: [FloodKind; 4] =
         [FloodKind::Ud, FloodKind::Cm, FloodKind::RcAbsentQueuePairs, FloodKind::RcAbsentHost];
+    /// Names, by their bits, and times the link's rate.
+    const LOADS: [(u8, f64); 5] = [(16, 0.5), (4, 2.0), (10, 2.0), (16, 2.0), (16, 10.0)];
     let plan = plan("delay 5ms");
     let beside = Neighbours { honest: 2, ..plan }.play().unwrap();
     println!("beside an honest host: goodput {:.2}, p99 {:?}", beside.goodput, beside.p99);
@@ -120,8 +120,7 @@ fn names_that_a_host_invents_have_a_hosts_share_each() {
     println!("|---|--:|--:|--:|--:|--:|--:|");
     let mut broken = Vec::new();
     for kind in KINDS {
-        let least = 1.0 / f64::from((1_u32 << FEW) + 4);
-        for (names, times, least_goodput) in [(MANY, 0.5, LEAST_GOODPUT), (FEW, 2.0, least)] {
+        for (names, times) in LOADS {
             let it = Neighbours { flood: Some((kind, times)), names, ..plan }.play().unwrap();
             let Neighbour { goodput, p99, stall, failed, wrong, .. } = it;
             let count = 1_u32 << names;
@@ -129,8 +128,10 @@ fn names_that_a_host_invents_have_a_hosts_share_each() {
                 "| {} | {count} | {times} | {goodput:.3} | {p99:?} | {stall:?} | {failed} |",
                 kind.label()
             );
-            let is_slow = names == MANY && p99.as_secs_f64() > MOST_P99 * beside.p99.as_secs_f64();
-            if goodput < least_goodput || is_slow || failed > 0 || wrong > 0 {
+            let is_slow = p99.as_secs_f64() > MOST_P99 * beside.p99.as_secs_f64();
+            // Each name's management has a share of what goes before all else.
+            let least = if kind == FloodKind::Cm { 0.4 } else { LEAST_GOODPUT };
+            if goodput < least || is_slow || failed > 0 || wrong > 0 {
                 broken.push(format!("{kind:?} in {count} names at {times}: {it:?}"));
             }
         }

@@ -162,7 +162,11 @@ impl Gateway {
             Err(_) => return Err(LanDrop::Malformed),
         };
         if packet.bth.opcode.transport() == Transport::Rc {
-            self.wan.senders().serve(self.common.settings.grouping.rc(addressing.src));
+            let (grouping, host) = (self.common.settings.grouping, addressing.src);
+            let is_request = packet.bth.opcode.is_request();
+            // A requester that is there is served otherwise once its flow is found.
+            let group = if is_request { grouping.unproven(host) } else { grouping.rc(host) };
+            self.wan.senders().serve(group);
         }
         let mut ctx = self.common.context(self.wan.senders(), now);
         match packet.bth.opcode.transport() {

@@ -39,6 +39,11 @@ impl Grouping {
         Group::main(self.group(host))
     }
 
+    /// Group of the RC traffic of a host that no target has answered yet.
+    pub(crate) fn unproven(self, host: IpAddr) -> Group {
+        Group::unproven(self.group(host))
+    }
+
     /// Group of all else that a host sends.
     pub(crate) fn other(self, host: IpAddr) -> Group {
         Group::other(self.group(host))

@@ -2,6 +2,7 @@
 
 mod end;
 mod flow;
+mod heard;
 mod held;
 mod keep_alive;
 pub(crate) mod moves;
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::heard::Heard;
 use self::held::Grants;
 use self::patience::Observed;
 pub use self::patience::Patience;
@@ -93,6 +95,12 @@ struct NearFlow {
     run: Run,
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
+    /// Counted in `heard`.
+    #[serde(skip)]
+    is_heard: bool,
+    /// Its host was known to be there.
+    #[serde(skip)]
+    is_proven: bool,
     notified: Notified,
 }
 
@@ -227,6 +235,8 @@ pub(crate) struct NearSide {
     /// Flows that give way when there are as many as there may be.
     #[serde(skip)]
     unheard: Unheard<NearKey>,
+    #[serde(skip)]
+    heard: Heard,
     /// Refuse new flows: the gateway is stopping.
     closed: bool,
 }
@@ -252,6 +262,7 @@ impl NearSide {
             budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
             unheard: Unheard::default(),
+            heard: Heard::default(),
             closed: false,
         }
     }
@@ -266,6 +277,7 @@ impl NearSide {
         let key =
             FlowKey { requester: addressing.src, target: addressing.dst, target_qpn: packet.bth.dest_qp };
         let Some(slot) = self.find_or_open(key, addressing, packet, ctx) else { return };
+        self.serve(slot, ctx);
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let silence = flow.note_activity(ctx.now);
         flow.near.adopt(self.config.newest());
@@ -402,6 +414,7 @@ impl NearSide {
             self.targets.leave_unheard(&flow.places);
             self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
         }
+        Self::note_heard(&mut self.heard, flow);
         let waiting = Waiting { flow: slot, since: flow.last_progress };
         self.targets.count(&mut flow.places, outstanding, waiting);
         if !flow.places.queued {

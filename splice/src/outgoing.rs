@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use reliability::stream::Full;
 use roce::wire::Opcode;
-use transport::{Place, Senders, Urgency};
+use transport::{Group, Place, Senders, Urgency};
 
 use crate::record::Head;
 
@@ -22,9 +22,9 @@ pub(crate) fn push(
 ) -> Result<(), Full> {
     // What is small and urgent shares packets.
     let (source, group) = match (urgency, head.source()) {
-        (Urgency::Prompt, _) => (0, 0),
+        (Urgency::Prompt, _) => (0, Group::main(0)),
         // What is no flow's is its host's.
-        (Urgency::Bulk, 0) => (senders.group().into(), senders.group()),
+        (Urgency::Bulk, 0) => (senders.group().number().into(), senders.group()),
         (Urgency::Bulk, source) => (source, senders.group()),
     };
     let goes_first = is_message(if front.is_empty() { back } else { front });

@@ -13,7 +13,7 @@
 //! use std::time::{Duration, Instant};
 //!
 //! use reliability::estimator::{Arrival, Ecn};
-//! use transport::{Class, Config, Connection, Place, Session, Urgency};
+//! use transport::{Class, Config, Connection, Group, Place, Session, Urgency};
 //!
 //! const RECORDS: u32 = 1000;
 //! let mut now = Instant::now();
@@ -29,7 +29,7 @@
 //! // What one end has to send.
 //! for number in 0..RECORDS {
 //!     let record = [&number.to_be_bytes()[..], &[7; 1000]];
-//!     let place = Place { source: 1, group: 0, goes_first: false };
+//!     let place = Place { source: 1, group: Group::main(0), goes_first: false };
 //!     ends[0].senders().push(0, Urgency::Bulk, place, &record, now)?;
 //! }
 //!

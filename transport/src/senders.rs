@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use reliability::link::Link;
 use reliability::pacing::Pacer;
-use reliability::stream::{Full, InBlock, Malformed, Scheme, Sender, SenderConfig, StreamId, Transmit};
+use reliability::stream::{
+    Full, InBlock, Malformed, Origin, Scheme, Sender, SenderConfig, StreamId, Transmit,
+};
 
 pub use self::copying::StreamCopying;
 use self::drr::DrrScheduler;
@@ -32,7 +34,7 @@ pub struct Place {
     /// Whose: sources of a group take turns. 0: it shares packets with others of that kind.
     pub source: u64,
     /// The group that it belongs to: see [`Senders::group`].
-    pub group: u8,
+    pub group: Group,
     /// True for a whole message: it goes before what waits of its group in other turns.
     pub goes_first: bool,
 }
@@ -532,7 +534,9 @@ impl Senders {
     ) -> Result<(), Full> {
         let slot = self.slot_mut(class).ok_or(Full::Backlog)?;
         let stream = slot.stream_mut(urgency);
-        stream.push_from((place.source, place.group), place.goes_first, parts, now)
+        let Place { source, group, goes_first } = place;
+        let origin = Origin { source, group: group.number(), is_apart: group.is_unproven() };
+        stream.push_from(origin, goes_first, parts, now)
     }
 
     /// Changes the class's schemes from their next blocks on, and what its streams know of the

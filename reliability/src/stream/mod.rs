@@ -14,7 +14,8 @@ use std::time::Duration;
 
 pub use receiver::{Receiver, ReceiverConfig, ReceiverStats};
 pub use sender::{
-    Alternation, Copying, FIRST_OTHER, Full, Sender, SenderConfig, SenderStats, Transmit, TransmitKind,
+    Alternation, Copying, FIRST_OTHER, Full, Origin, Sender, SenderConfig, SenderStats, Transmit,
+    TransmitKind,
 };
 pub(crate) use sender::{loss, protection};
 pub use wire::{

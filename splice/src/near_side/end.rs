@@ -291,6 +291,9 @@ impl NearSide {
         let waiting = Waiting { flow: slot, since: ctx.now };
         self.targets.count(&mut flow.places, 0, waiting);
         self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
+        if flow.is_heard {
+            self.heard.leave(flow.addressing.src);
+        }
         if let Some(retention) = ctx.retention {
             retention.clear(&mut flow.run);
         }

@@ -76,6 +76,7 @@ impl NearSide {
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
         self.note_renewal(slot, is_anew, ctx);
         self.adopt_run(slot, (run, revival), first_psn.is_some(), ctx);
+        self.serve(slot, ctx);
         self.begin_with_run(slot, packet, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
@@ -240,6 +241,8 @@ impl NearSide {
             places: Places::new(self.targets.join(key.target, key.requester)),
             run: Run::default(),
             ending: false,
+            is_heard: false,
+            is_proven: false,
             notified: Notified::default(),
         }));
         self.by_key.insert(key, slot);

@@ -32,11 +32,17 @@ impl NearSide {
         copy_all(flow.early.responses.iter_mut().chain(kept), to, budget)
     }
 
-    /// Puts flows whose targets have not spoken in the order in which they may give way.
+    /// Puts flows whose targets have not spoken in the order in which they may give way, and counts
+    /// the others.
     pub(crate) fn order(&mut self) {
         let mut slots: Vec<_> = self.flows.iter().map(|(slot, flow)| (flow.id.0, slot)).collect();
         // Numbers come round after 2^32 flows.
         slots.sort_by_key(|(id, _)| id.wrapping_sub(self.next_id));
-        slots.into_iter().for_each(|(_, slot)| self.enter_unheard(slot));
+        for (_, slot) in slots {
+            self.enter_unheard(slot);
+            if let Some(flow) = self.flows.get_mut(slot) {
+                Self::note_heard(&mut self.heard, flow);
+            }
+        }
     }
 }

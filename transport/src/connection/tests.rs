@@ -8,7 +8,7 @@ use reliability::estimator::Ecn;
 use reliability::stream::Scheme;
 
 use super::*;
-use crate::{Place, Repair, Urgency};
+use crate::{Group, Place, Repair, Urgency};
 
 const SESSION: Session = Session { rtt: Duration::from_millis(4), max_packet: 1400, lanes: 1 };
 const STEP: Duration = Duration::from_micros(50);
@@ -69,7 +69,7 @@ impl World {
     fn push(&mut self, class: usize, records: u32) {
         for _ in 0..records {
             let record = [&self.pushed.to_be_bytes()[..], &[7; 1000]];
-            let place = Place { source: 1, group: 0, goes_first: false };
+            let place = Place { source: 1, group: Group::main(0), goes_first: false };
             self.ends[0].senders().push(class, Urgency::Bulk, place, &record, self.now).unwrap();
             self.pushed += 1;
         }
@@ -242,7 +242,7 @@ fn what_a_session_held_is_gone_with_it() {
     world.park();
     world.both(|end, now| end.end(now));
     assert!(world.ends.iter().all(|end| !end.is_parked() && end.is_idle()));
-    let place = Place { source: 1, group: 0, goes_first: false };
+    let place = Place { source: 1, group: Group::main(0), goes_first: false };
     let refused = world.ends[0].senders().push(0, Urgency::Bulk, place, &[&[1]], world.now);
     assert!(refused.is_err());
     world.both(|end, now| end.begin(&SESSION, now));

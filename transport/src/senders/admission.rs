@@ -59,10 +59,16 @@ impl Senders {
         self.move_claim(class, claim, bytes, |slot, less, more| slot.promise(group, less, more));
     }
 
-    /// Returns the number of the group that is served; 0 before any was.
+    /// Returns whether anything of this group waits in any class's bulk stream.
+    #[must_use]
+    pub fn has_backlog_of(&self, group: Group) -> bool {
+        self.slots.iter().flatten().any(|slot| slot.bulk.backlog_of(group.number()) > 0)
+    }
+
+    /// Returns the group that is served; the first before any was.
     #[inline]
     #[must_use]
-    pub fn group(&self) -> u8 {
-        self.served.map_or(0, Group::number)
+    pub fn group(&self) -> Group {
+        self.served.unwrap_or(Group::main(0))
     }
 }

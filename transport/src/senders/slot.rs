@@ -47,8 +47,10 @@ pub(super) struct Slot {
 /// Bytes that a main group may have for each that is free (Choudhury and Hahne, IEEE/ACM
 /// Transactions on Networking 6(2), 1998).
 const ALPHA: usize = 8;
-/// The part of a backlog that all other groups may have together, and what each may have of that
-/// for each byte that is free.
+/// The part of a backlog that groups whose sources may be invented leave to all others.
+const LEFT: usize = 8;
+/// The part that all groups may have together whose sources heed nothing, and what each may have of
+/// that for each byte that is free.
 const OTHERS: usize = 4;
 const OTHERS_ALPHA: usize = 2;
 
@@ -252,8 +254,12 @@ impl Slot {
             let free = (self.max_backlog + self.excess.backlog).saturating_sub(self.bulk.backlog());
             return own <= free.saturating_mul(ALPHA);
         }
-        let free = (self.max_backlog / OTHERS).saturating_sub(self.bulk.backlog_of_others());
-        own <= free.saturating_mul(OTHERS_ALPHA)
+        let max = self.max_backlog;
+        let (part, used, alpha) = match group.is_unproven() {
+            true => (max - max / LEFT, self.bulk.backlog_apart(), ALPHA),
+            false => (max / OTHERS, self.bulk.backlog_of_others(), OTHERS_ALPHA),
+        };
+        own <= part.saturating_sub(used).saturating_mul(alpha)
     }
 
     pub(super) fn fits(&self, urgency: Urgency, len: usize) -> bool {
@@ -294,7 +300,7 @@ impl Slot {
         let fits = own + others == 0 || self.has_room(framed(len.saturating_add(own + others)));
         // Its group's part of what all others have, if those that have begun leave it that.
         let waiting = self.bulk.backlog_of(group.number());
-        let rest = (self.bulk.backlog_of_others() - waiting).saturating_add(framed(others));
+        let rest = self.bulk.backlog_of_others().saturating_sub(waiting).saturating_add(framed(others));
         let part = (self.max_backlog / OTHERS).saturating_sub(rest) / (OTHERS_ALPHA + 1) * OTHERS_ALPHA;
         let used = waiting.saturating_add(framed(own));
         let filled = |queued: usize, most: usize| queued as f64 / most.max(1) as f64;

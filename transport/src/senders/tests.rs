@@ -81,7 +81,7 @@ fn push(
     let mut head = [0; HEAD];
     head[..4].copy_from_slice(&number.to_be_bytes());
     let source = u64::from(urgency == Urgency::Bulk);
-    let place = Place { source, group: 0, goes_first: false };
+    let place = Place { source, group: Group::main(0), goes_first: false };
     senders.push(class, urgency, place, &[&head, &vec![0; len]], now)
 }
 

@@ -13,7 +13,7 @@ mod schemes;
 mod waiting;
 
 pub use self::copying::Copying;
-pub use self::waiting::FIRST_OTHER;
+pub use self::waiting::{FIRST_OTHER, Origin};
 
 use std::time::{Duration, Instant};
 
@@ -268,20 +268,21 @@ impl Sender {
     /// # Errors
     /// [`Full`] if a bound is reached; nothing was taken.
     pub fn push(&mut self, record: &[&[u8]], now: Instant) -> Result<(), Full> {
-        self.push_from((0, 0), false, record, now)
+        self.push_from(Origin::default(), false, record, now)
     }
 
     /// Takes one record of a source, which may be any number, and its group: sources take turns
     /// (deficit round robin, RFC 8290), and share no packets but short ones, once more than 16 KiB
     /// wait. A source that has nothing waiting may go first, for 4 KiB. Groups take turns as well,
-    /// whatever the number of their sources. Records leave in the order in which they were pushed,
-    /// but for that.
+    /// whatever the number of their sources, and those from [`FIRST_OTHER`] on have half of the
+    /// stream at most while others wait. Records leave in the order in which they were pushed, but
+    /// for that.
     ///
     /// # Errors
     /// [`Full`] if a bound is reached; nothing was taken.
     pub fn push_from(
         &mut self,
-        source: (u64, u8),
+        origin: Origin,
         goes_first: bool,
         record: &[&[u8]],
         now: Instant,
@@ -291,7 +292,7 @@ impl Sender {
         let result = self.admit(len);
         match result {
             Ok(()) => {
-                self.queue.push(source, goes_first, record, len, self.clock.micros());
+                self.queue.push(origin, goes_first, record, len, self.clock.micros());
                 self.stats.records += 1;
                 self.stats.record_bytes += len as u64;
             }

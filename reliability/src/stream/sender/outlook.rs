@@ -57,10 +57,17 @@ impl Sender {
         self.queue.waiting_of(group)
     }
 
-    /// Returns the backlog of all groups from [`FIRST_OTHER`](super::FIRST_OTHER) on, in bytes.
+    /// Returns the backlog of all groups from [`FIRST_OTHER`](super::FIRST_OTHER) on, in bytes, but
+    /// for what counts apart.
     #[must_use]
     pub fn backlog_of_others(&self) -> usize {
         self.queue.waiting_of_others()
+    }
+
+    /// Returns the backlog of those groups that [counts apart](super::Origin::is_apart), in bytes.
+    #[must_use]
+    pub fn backlog_apart(&self) -> usize {
+        self.queue.waiting_apart()
     }
 
     /// Tells how many bytes of records are still to be pushed, as far as the caller knows; it

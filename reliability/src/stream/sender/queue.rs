@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use snapshot::{Beside, Packet};
 
 use super::copying::{Copying, copy};
-use super::waiting::Waiting;
+use super::waiting::{Origin, Waiting};
 use crate::bitmap::{Bitmap, WORD};
 use crate::pool::Pool;
 use crate::stream::Alternation;
@@ -91,6 +91,11 @@ impl Queue {
         self.waiting.waiting_of_others()
     }
 
+    /// Bytes that wait apart.
+    pub(super) fn waiting_apart(&self) -> usize {
+        self.waiting.waiting_apart()
+    }
+
     /// How sources took turns.
     pub(super) fn alternation(&self) -> Alternation {
         self.waiting.alternation()
@@ -126,15 +131,8 @@ impl Queue {
 
     /// Appends a record of `len` bytes, the concatenation of `parts`, to what its source has
     /// waiting. `now` is in microseconds of the sender's clock.
-    pub(super) fn push(
-        &mut self,
-        source: (u64, u8),
-        goes_first: bool,
-        parts: &[&[u8]],
-        len: usize,
-        now: u64,
-    ) {
-        self.waiting.push(source, goes_first, parts, len, (now, &mut self.pool));
+    pub(super) fn push(&mut self, origin: Origin, goes_first: bool, parts: &[&[u8]], len: usize, now: u64) {
+        self.waiting.push(origin, goes_first, parts, len, (now, &mut self.pool));
     }
 
     /// Numbers the packet whose turn it is and moves it from waiting to sent. Returns since when it

@@ -1,5 +1,7 @@
 //! The queue of what is sent for the first time: packets by source, and whose turn it is.
 
+mod turns;
+
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -42,12 +44,25 @@ const COMMON: u16 = 0;
 /// Its owner. It takes turns as a group of its own: in another group's turns, what it holds of one
 /// group would wait behind all that the other has.
 const OF_ALL: (u64, u16) = (0, GROUPS as u16);
-/// Groups from here on are [`Sender::backlog_of_others`](super::Sender::backlog_of_others).
+/// Groups from here on are the others. While one before waits, these have half of the stream at
+/// most.
 pub const FIRST_OTHER: usize = 128;
 /// Bytes that a group sends in its turn while others wait, and that its sources that go first may
 /// send before its next one.
 const GROUP_QUANTUM: isize = 2 * QUANTUM as isize;
 const NONE: u32 = u32::MAX;
+
+/// Whose a record is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Any number: sources of a group take turns.
+    pub source: u64,
+    /// Its group. Groups take turns.
+    pub group: u8,
+    /// Where its group is one of the others, it counts for
+    /// [`Sender::backlog_apart`](super::Sender::backlog_apart).
+    pub is_apart: bool,
+}
 
 /// Packets without numbers, of sources that take turns.
 ///
@@ -63,7 +78,8 @@ const NONE: u32 = u32::MAX;
 ///
 /// Sources belong to groups, which take turns in the same way ([`GROUP_QUANTUM`]): a group has its
 /// share of the stream however many sources it has. A group by itself is served as if there were
-/// none.
+/// none. While main groups wait, the others together send no more than they do: however many these
+/// are, half of the stream is left.
 ///
 /// # Bounds
 /// [`PLACES`] sources, chosen by a hash of their numbers, as in RFC 8290; those that find their
@@ -85,10 +101,19 @@ pub(super) struct Waiting {
     queued: usize,
     /// Source and group of the present push.
     pushing: (u64, u16),
+    /// Its record counts apart.
+    #[serde(skip)]
+    pushes_apart: bool,
     /// When it is, in microseconds of the sender's clock.
     now: u64,
     /// Bytes that wait of groups from [`FIRST_OTHER`] on.
     others: usize,
+    /// Those of them that count apart.
+    #[serde(skip)]
+    apart: usize,
+    /// Bytes that other groups have sent more than main ones, while both waited.
+    #[serde(skip)]
+    lead: isize,
     /// The amount given to a source that always had something waiting, in bytes times [`FINE`];
     /// wraps.
     given: u64,
@@ -113,6 +138,9 @@ struct Packet {
     goes_on: bool,
     /// Group for which its bytes count.
     group: u16,
+    /// They count apart.
+    #[serde(skip)]
+    is_apart: bool,
     /// When it was begun, in microseconds of the sender's clock.
     since: u64,
 }
@@ -195,8 +223,11 @@ impl Waiting {
             line: VecDeque::new(),
             queued: 0,
             pushing: (0, 0),
+            pushes_apart: false,
             now: 0,
             others: 0,
+            apart: 0,
+            lead: 0,
             given: FINE * LONGEST_TURN as u64,
             midst: None,
             capacity,
@@ -227,9 +258,14 @@ impl Waiting {
         self.groups.get(usize::from(group)).map_or(0, |group| group.waiting)
     }
 
-    /// Bytes of frames that wait of the groups from [`FIRST_OTHER`] on.
+    /// Bytes of frames that wait of the groups from [`FIRST_OTHER`] on, but for those apart.
     pub(super) fn waiting_of_others(&self) -> usize {
-        self.others
+        self.others - self.apart
+    }
+
+    /// Bytes of frames that wait apart.
+    pub(super) fn waiting_apart(&self) -> usize {
+        self.apart
     }
 
     /// How sources took turns.
@@ -253,13 +289,14 @@ impl Waiting {
     /// group, has waiting. `now` is in microseconds of the sender's clock.
     pub(super) fn push(
         &mut self,
-        (source, group): (u64, u8),
+        Origin { source, group, is_apart }: Origin,
         goes_first: bool,
         parts: &[&[u8]],
         len: usize,
         (now, pool): (u64, &mut Pool),
     ) {
         self.pushing = (source, group.into());
+        self.pushes_apart = is_apart && usize::from(group) >= FIRST_OTHER;
         self.now = now;
         let place = self.place_for(source, group.into());
         let fits = |room: usize| len <= wire::MAX_WHOLE && RECORD_HEADER + len <= room;
@@ -352,9 +389,9 @@ impl Waiting {
         let Some(packet) = self.last_mut(place) else { return };
         packet.frames.extend_from_slice(header);
         source.copy(len, &mut packet.frames);
-        let (group, added) = (packet.group, header.len() + len);
+        let (of, added) = ((packet.group, packet.is_apart), header.len() + len);
         self.backlog += added;
-        self.count_waiting(group, 0, added);
+        self.count_waiting(of, 0, added);
         if let Some(source) = self.source_mut(place) {
             source.run += header.len() + len;
         }
@@ -369,7 +406,9 @@ impl Waiting {
     /// Begins a packet of the source's, with a record or in its midst; the room in it.
     fn begin(&mut self, place: u16, with_record: bool, pool: &mut Pool) -> usize {
         let (group, since) = (self.pushing.1, self.now);
-        let packet = Packet { frames: pool.take().into(), next: NONE, goes_on: false, group, since };
+        let frames = pool.take().into();
+        let is_apart = self.pushes_apart;
+        let packet = Packet { frames, next: NONE, goes_on: false, group, is_apart, since };
         let index = match self.packets.get_mut(self.free as usize) {
             Some(unused) => {
                 let index = self.free;
@@ -417,48 +456,14 @@ impl Waiting {
         }
     }
 
-    /// Tells whether a source of this group may go first: no other group waits, or this one has not
-    /// had its fill of that.
-    fn may_go_first(&self, group: u16) -> bool {
-        let others_wait = self.line.iter().take(2).any(|other| *other != group);
-        !others_wait || self.groups.get(usize::from(group)).is_some_and(|group| group.first > 0)
-    }
-
-    /// The place waits for its turn among those of its group.
-    fn line_up(&mut self, place: u16, number: u16) {
-        let Some(group) = self.groups.get_mut(usize::from(number)) else { return };
-        group.turns.push_back(place);
-        if !std::mem::replace(&mut group.in_line, true) {
-            group.deficit = GROUP_QUANTUM;
-            self.line.push_back(number);
-            if self.line.len() == 1 {
-                self.next_group();
-            }
-        }
-    }
-
-    /// The place has nothing waiting, and its turn is over.
-    fn leave(&mut self, place: u16) {
-        let Some(source) = self.sources.get_mut(usize::from(place)) else { return };
-        (source.queued, source.left) = (false, self.given);
-        self.queued -= 1;
-        if let Some(group) = self.groups.get_mut(usize::from(source.owner.1)) {
-            group.places -= 1;
-        }
-    }
-
-    /// The next group's turn begins.
-    fn next_group(&mut self) {
-        if let Some(group) = self.line.front().and_then(|group| self.groups.get_mut(usize::from(*group))) {
-            group.first = GROUP_QUANTUM;
-        }
-    }
-
-    fn count_waiting(&mut self, number: u16, less: usize, more: usize) {
+    fn count_waiting(&mut self, (number, is_apart): (u16, bool), less: usize, more: usize) {
         let Some(group) = self.groups.get_mut(usize::from(number)) else { return };
         group.waiting = group.waiting + more - less;
         if usize::from(number) >= FIRST_OTHER {
             self.others = self.others + more - less;
+        }
+        if is_apart {
+            self.apart = self.apart + more - less;
         }
     }
 
@@ -474,93 +479,13 @@ impl Waiting {
         Some((frames, since))
     }
 
-    /// The source whose turn it is.
-    fn turn(&mut self) -> Option<u16> {
-        if self.midst.is_some() {
-            return self.midst;
-        }
-        if self.backlog == 0 {
-            self.end_turns();
-        }
-        while let Some(place) = self.fresh.front().copied() {
-            let source = self.sources.get_mut(usize::from(place))?;
-            let is_empty = source.first == NONE;
-            if !is_empty && source.deficit > 0 {
-                return Some(place);
-            }
-            self.fresh.pop_front();
-            // One that was fresh has to wait for the others' turns also if it has nothing any more:
-            // it could be fresh again at once.
-            if !is_empty {
-                source.deficit += QUANTUM as isize;
-            }
-            let group = source.owner.1;
-            self.line_up(place, group);
-        }
-        self.turn_in_line()
-    }
-
-    /// The source whose turn it is if none goes first.
-    fn turn_in_line(&mut self) -> Option<u16> {
-        loop {
-            let number = *self.line.front()?;
-            let is_alone = self.line.len() == 1;
-            let group = self.groups.get_mut(usize::from(number))?;
-            let Some(place) = group.turns.front().copied() else {
-                group.in_line = false;
-                self.line.pop_front();
-                self.next_group();
-                continue;
-            };
-            if group.deficit <= 0 {
-                group.deficit += GROUP_QUANTUM;
-                if !is_alone {
-                    self.line.rotate_left(1);
-                    self.next_group();
-                }
-                continue;
-            }
-            let source = self.sources.get_mut(usize::from(place))?;
-            if source.first == NONE {
-                group.turns.pop_front();
-                self.leave(place);
-            } else if source.deficit > 0 {
-                return Some(place);
-            } else {
-                source.deficit += QUANTUM as isize;
-                group.turns.rotate_left(1);
-            }
-        }
-    }
-
-    /// Nobody has anything waiting.
-    fn end_turns(&mut self) {
-        if self.queued == 0 {
-            return;
-        }
-        while let Some(place) = self.fresh.pop_front() {
-            self.leave(place);
-        }
-        while let Some(number) = self.line.pop_front() {
-            let Some(group) = self.groups.get_mut(usize::from(number)) else { continue };
-            group.in_line = false;
-            let mut turns = std::mem::take(&mut group.turns);
-            turns.drain(..).for_each(|place| self.leave(place));
-            if let Some(group) = self.groups.get_mut(usize::from(number)) {
-                group.turns = turns;
-            }
-        }
-        // Nor had anybody to wait.
-        self.given = self.given.wrapping_add(FINE * LONGEST_TURN as u64);
-    }
-
     /// Takes the source's first packet.
     fn take_first(&mut self, place: u16) -> Option<Taken> {
         let source = self.sources.get_mut(usize::from(place))?;
         let index = source.first;
         let packet = self.packets.get_mut(index as usize)?;
         let frames = std::mem::take(&mut packet.frames);
-        let Packet { goes_on, group, since, .. } = *packet;
+        let Packet { goes_on, group, is_apart, since, .. } = *packet;
         source.first = std::mem::replace(&mut packet.next, self.free);
         self.free = index;
         source.deficit -= frames.len() as isize;
@@ -579,8 +504,9 @@ impl Waiting {
         if source.first == NONE {
             (source.last, source.run) = (NONE, 0);
         }
+        self.note_lead(group, frames.len());
         self.backlog -= frames.len();
-        self.count_waiting(group, frames.len(), 0);
+        self.count_waiting((group, is_apart), frames.len(), 0);
         let waiting = self.queued.max(1);
         self.given = self.given.wrapping_add(FINE * frames.len() as u64 / waiting as u64);
         self.count -= 1;

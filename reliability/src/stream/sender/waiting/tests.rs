@@ -20,6 +20,8 @@ struct Bench {
     half: Option<(u64, Vec<u8>)>,
     /// Packets taken.
     packets: u64,
+    /// All that is pushed counts apart.
+    is_apart: bool,
 }
 
 impl Bench {
@@ -31,6 +33,7 @@ impl Bench {
             taken: BTreeMap::new(),
             half: None,
             packets: 0,
+            is_apart: false,
         }
     }
 
@@ -50,7 +53,8 @@ impl Bench {
         *count += 1;
         let body = vec![source as u8; len.max(head.len()) - head.len()];
         let (len, small) = (head.len() + body.len(), body.len() < 100);
-        self.waiting.push((source, group), small, &[&head, &body], len, (0, &mut self.pool));
+        let origin = Origin { source, group, is_apart: self.is_apart };
+        self.waiting.push(origin, small, &[&head, &body], len, (0, &mut self.pool));
     }
 
     /// Takes a packet; its length and whose records end in it. What the packets say has to be what
@@ -444,7 +448,15 @@ fn cut_records_take_no_more_packets_than_their_bytes_fill() {
     for (capacity, len) in [(1429, 4096 + 26), (1409, 4096 + 26), (1429, 4096 + 10), (1409, 4096 + 29)] {
         for count in 1..=15 {
             let (mut waiting, mut pool) = (Waiting::new(capacity), Pool::new(64));
-            (0..count).for_each(|_| waiting.push((7, 0), false, &[&vec![1; len]], len, (0, &mut pool)));
+            (0..count).for_each(|_| {
+                waiting.push(
+                    Origin { source: 7, ..Origin::default() },
+                    false,
+                    &[&vec![1; len]],
+                    len,
+                    (0, &mut pool),
+                );
+            });
             let bytes = waiting.backlog();
             let packets: Vec<_> = std::iter::from_fn(|| waiting.take(&mut pool)).collect();
             let least = bytes.div_ceil(capacity);
@@ -461,8 +473,76 @@ fn cut_records_take_no_more_packets_than_their_bytes_fill() {
 fn a_packet_tells_since_when_it_waits() {
     let (mut waiting, mut pool) = (Waiting::new(1400), Pool::new(64));
     for (now, len) in [(5, 100), (9, 100), (20, 1300)] {
-        waiting.push((7, 0), false, &[&vec![1; len]], len, (now, &mut pool));
+        waiting.push(
+            Origin { source: 7, ..Origin::default() },
+            false,
+            &[&vec![1; len]],
+            len,
+            (now, &mut pool),
+        );
     }
     let since: Vec<u64> = std::iter::from_fn(|| waiting.take(&mut pool)).map(|(_, since)| since).collect();
     assert_eq!(since, [5, 20]);
+}
+
+/// Bytes of each of these groups' sources that leave in so many packets; all always have more.
+fn shares(groups: &[(u8, u64)], packets: usize) -> BTreeMap<u64, usize> {
+    let mut bench = Bench::new();
+    let mut left = BTreeMap::new();
+    for _ in 0..packets {
+        for (group, source) in groups {
+            while bench.waiting.waiting_of(*group) < 8 << 10 {
+                bench.push_of(*group, *source, 90);
+            }
+        }
+        let (len, whose) = bench.take().unwrap();
+        let of: BTreeSet<_> = whose.into_iter().collect();
+        of.iter().for_each(|source| *left.entry(*source).or_default() += len / of.len());
+    }
+    left
+}
+
+/// However many the others are, and whether or not their sources go first.
+#[test]
+fn main_groups_have_half_of_the_stream_beside_any_number_of_others() {
+    let others: Vec<_> = (0..128).map(|group| (128 + group, 1000 + u64::from(group))).collect();
+    for mains in [1_u8, 3] {
+        let mains: Vec<_> = (0..mains).map(|group| (group, u64::from(group) + 1)).collect();
+        let left = shares(&[mains.clone(), others.clone()].concat(), 40_000);
+        let all: usize = left.values().sum();
+        for (_, source) in &mains {
+            let share = left[source] as f64 / all as f64 * mains.len() as f64;
+            assert!((0.47..=0.53).contains(&share), "{share} of the stream");
+        }
+        let fair = all as f64 / 2.0 / others.len() as f64;
+        for (_, source) in &others {
+            let share = left.get(source).copied().unwrap_or(0) as f64 / fair;
+            assert!((0.5..=1.5).contains(&share), "{share} of an even share");
+        }
+    }
+}
+
+/// Few others have what each group has.
+#[test]
+fn one_of_the_others_has_no_more_than_a_main_group() {
+    let left = shares(&[(0, 1), (1, 2), (2, 3), (128, 4)], 8000);
+    let all: usize = left.values().sum();
+    for (source, bytes) in &left {
+        let share = *bytes as f64 / all as f64 * 4.0;
+        assert!((0.9..=1.1).contains(&share), "{source}: {share} of an even share");
+    }
+}
+
+#[test]
+fn what_counts_apart_is_not_among_the_others() {
+    let mut bench = Bench::new();
+    for (group, is_apart) in [(0, true), (128, true), (128, false), (200, true)] {
+        bench.is_apart = is_apart;
+        (0..40).for_each(|_| bench.push_of(group, u64::from(group), 900));
+    }
+    let each = |bench: &Bench| [bench.waiting.waiting_of_others(), bench.waiting.waiting_apart()];
+    let [others, apart] = each(&bench);
+    assert!(others > 36_000 && apart > 72_000 && apart < 80_000, "{others} and {apart}");
+    while bench.take().is_some() {}
+    assert_eq!(each(&bench), [0, 0]);
 }
