@@ -90,8 +90,8 @@ fn the_container_file_names_what_there_is() {
     let words = recipe.split_whitespace();
     let copied: Vec<&str> = words.filter_map(|word| word.strip_prefix("/src/")).collect();
     assert!(copied.len() >= 3, "{copied:?}");
-    for path in copied {
-        let is_built = path == "target/dist/longhaul";
+    for path in &copied {
+        let is_built = ["target/dist/longhaul", "packaging/generated/schema/"].contains(path);
         assert!(is_built || root.join(path).exists(), "no {path}");
     }
     for flags in ["--no-default-features -p gateway", "--locked"] {
@@ -99,6 +99,13 @@ fn the_container_file_names_what_there_is() {
     }
     let ignored = fs::read_to_string(root.join(".containerignore")).unwrap();
     assert!(ignored.lines().any(|line| line == "target"), "{ignored}");
+    // Docker looks beside the recipe.
+    let of_docker = fs::read_to_string(root.join("packaging/Containerfile.dockerignore")).unwrap();
+    assert_eq!(of_docker, ignored);
+    // Of a folder the contents are copied, so schemas need a folder named for them.
+    let folders = recipe.lines().filter(|line| line.starts_with("COPY") && line.contains("/schema"));
+    assert!(folders.clone().count() == 1 && folders.clone().all(|line| line.ends_with("/schema/")), "{recipe}");
+    assert!(recipe.contains("longhaul generate packaging/generated\n"), "{recipe}");
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
     let image = format!("rust:{}-", version.trim_matches('"'));
