@@ -1,5 +1,7 @@
 //! Checking a file without using it.
 
+mod reach;
+
 use std::path::Path;
 
 use miette::Severity;
@@ -42,11 +44,16 @@ fn report(path: &Path, source: Option<Source>, outcome: Result<(Content, Vec<Pro
 
 fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>), Invalid> {
     let (gateway, mut problems) = read_gateway(source, folder(path))?;
+    let load = |file: &Path| -> Result<(Policy, Vec<Problem>), Invalid> {
+        let text = read::load_named(file).map_err(|invalid| unreadable(source, &invalid))?;
+        let (policy, mut warnings) = read_policy(&text)?;
+        warnings.extend(reach::out_of_reach(&text, &policy, &gateway, file));
+        Ok((policy, warnings))
+    };
     let policy = match &gateway.policy.file {
         None => Policy::default(),
         Some(file) => {
-            let (policy, warnings) =
-                read_policy(&read::load_named(file).map_err(|invalid| unreadable(source, &invalid))?)?;
+            let (policy, warnings) = load(file)?;
             problems.extend(warnings);
             policy
         }
@@ -58,8 +65,7 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
         let own;
         let policy = match &view.policy.file {
             Some(file) if view.policy.file != gateway.policy.file => {
-                let (policy, warnings) =
-                    read_policy(&read::load_named(file).map_err(|invalid| unreadable(source, &invalid))?)?;
+                let (policy, warnings) = load(file)?;
                 problems.extend(warnings);
                 own = policy;
                 &own

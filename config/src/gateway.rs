@@ -517,7 +517,7 @@ impl Gateway {
     }
 
     /// As [`Gateway::load_policy`], with the warnings that [`crate::check()`] has for it at this
-    /// gateway. The file is read each time.
+    /// gateway, but for those on prefixes. The file is read each time.
     pub fn check_policy(&self) -> Result<(Policy, Vec<Problem>), Invalid> {
         let (policy, mut warnings) = match &self.policy.file {
             Some(path) => read_policy(&read::load_named(path)?)?,
