@@ -13,19 +13,20 @@ mod trace;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
 use config::{ByteSize, Rate};
 use linksim::impair::Loss;
-use linksim::transfer::{Failure, Pattern, Repair, Ring, Transfer};
+use linksim::transfer::{Failure, Pattern, Repair, Ring, Transfer, UnknownScheme};
 use reliability::human;
 
 pub use row::Row;
 
 const HELP: &str = "\
 A scheme is none, sr (selective repeat), sr-rto (the same by timeouts alone, for comparison), xor:K:M, mds:K:M or hybrid:K:M (blocks of K data and M \
-parity packets; a third number interleaves so many blocks).";
+parity packets; a third number interleaves so many blocks). mds(K,M) is the same as mds:K:M.";
 
 /// Message sizes unless others are given.
 const SIZES: [u64; 4] = [128 << 10, 1 << 20, 8 << 20, 64 << 20];
@@ -67,9 +68,9 @@ pub struct SimulateArgs {
     /// Messages arrive at random and make up this share of the rate, however many are under way
     #[arg(long, value_name = "SHARE", conflicts_with = "depth", value_parser = share)]
     load: Option<f64>,
-    /// How losses are repaired
-    #[arg(long, value_name = "SCHEME", value_delimiter = ',', default_value = "sr,xor:32:8,mds:32:8")]
-    scheme: Vec<Repair>,
+    /// How losses are repaired, such as mds:32:8 or mds(32,8); several with commas
+    #[arg(long, value_name = "SCHEME", default_value = "sr,xor:32:8,mds:32:8")]
+    scheme: Vec<Schemes>,
     /// A block that finds no more data is closed this long after its first packet, as `flush` of a
     /// policy file
     #[arg(long, value_name = "TIME", default_value = "5 ms")]
@@ -92,6 +93,28 @@ pub struct SimulateArgs {
     /// Draw completion time by size and scheme
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+/// Schemes with commas between them.
+#[derive(Clone, Debug, PartialEq)]
+struct Schemes(Vec<Repair>);
+
+impl FromStr for Schemes {
+    type Err = UnknownScheme;
+
+    /// A comma in brackets belongs to a scheme.
+    fn from_str(text: &str) -> Result<Self, UnknownScheme> {
+        let mut depth = 0_usize;
+        let pieces = text.split(|letter| {
+            match letter {
+                '(' => depth += 1,
+                ')' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            letter == ',' && depth == 0
+        });
+        pieces.map(|piece| piece.trim().parse()).collect::<Result<_, _>>().map(Self)
+    }
 }
 
 /// Why there is no result.
@@ -161,7 +184,7 @@ impl SimulateArgs {
         let mut transfers = Vec::new();
         let sizes = self.size.clone().unwrap_or_else(|| SIZES.map(ByteSize::from_bytes).to_vec());
         for size in sizes {
-            for repair in &self.scheme {
+            for repair in self.scheme.iter().flat_map(|Schemes(list)| list) {
                 let mut transfer = Transfer { repair: *repair, trace: trace.clone(), ..base.clone() };
                 transfer.size = size.bytes().div_ceil(self.allreduce.unwrap_or(1));
                 transfer.forward.loss = loss;
@@ -269,5 +292,19 @@ fn burst(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(packets) if (1.0..=1e6).contains(&packets) => Ok(packets),
         _ => Err("a mean number of packets from 1 to 1,000,000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_in_a_list_may_have_brackets() {
+        let read = |text: &str| text.parse::<Schemes>().map_err(|error| error.to_string());
+        assert_eq!(read("sr,mds(32,8), xor:32:8"), read("sr,mds:32:8,xor:32:8"));
+        assert_eq!(read("sr,mds(32,8)").unwrap().0.len(), 2);
+        assert!(read("mds(32,8").unwrap_err().contains("`mds(32,8` is no scheme: "));
+        assert!(read("sr,").is_err());
     }
 }

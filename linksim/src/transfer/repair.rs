@@ -8,6 +8,7 @@ use reliability::stream::Scheme;
 /// A scheme, and whether the receiver asks for what is missing.
 ///
 /// Text form: `none`, `sr`, `sr-rto`, `xor:K:M[:DEPTH]`, `mds:K:M[:DEPTH]`, `hybrid:K:M[:DEPTH]`.
+/// Likewise `mds(K,M)`, as the pages write it.
 /// `sr-rto` is selective repeat without requests of the receiver and with a timeout of three round
 /// trips in all: what the literature compares with, no scheme of a gateway's.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,7 +53,9 @@ impl FromStr for Repair {
 
     fn from_str(text: &str) -> Result<Self, UnknownScheme> {
         let unknown = |reason| UnknownScheme { text: text.to_owned(), reason };
-        let mut parts = text.split(':');
+        let plain = text.strip_suffix(')').and_then(|text| text.split_once('('));
+        let plain = plain.map(|(name, shape)| format!("{}:{}", name.trim(), shape.replace(',', ":")));
+        let mut parts = plain.as_deref().unwrap_or(text).split(':').map(str::trim);
         let name = parts.next().unwrap_or_default();
         let numbers: Result<Vec<u8>, _> = parts.map(str::parse).collect();
         let numbers = numbers.map_err(|_| unknown("packets are numbers from 1 to 254"))?;

@@ -296,7 +296,9 @@ fn schemes_survive_a_round_trip_through_text() {
     for text in ["none", "sr", "sr-rto", "xor:32:8", "mds:32:8", "mds:200:55:3", "hybrid:32:8"] {
         assert_eq!(text.parse::<Repair>().unwrap().to_string(), text);
     }
-    assert_eq!("mds:32:8".parse(), Ok(Repair::by(Scheme::mds(32, 8))));
+    for text in ["mds:32:8", "mds(32,8)", "mds(32, 8)", "mds(32,8,1)"] {
+        assert_eq!(text.parse(), Ok(Repair::by(Scheme::mds(32, 8))), "{text}");
+    }
     for text in [
         "",
         "mds",
@@ -308,6 +310,9 @@ fn schemes_survive_a_round_trip_through_text() {
         "xor:4:5",
         "sr:1",
         "ec:32:8",
+        "mds(32,8",
+        "mds(32)",
+        "sr()",
     ] {
         let error = text.parse::<Repair>().unwrap_err();
         assert!(error.to_string().starts_with(&format!("`{text}` is no scheme: ")), "{error}");
