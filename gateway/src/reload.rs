@@ -92,9 +92,10 @@ impl Reloader {
             ..self.answer(warnings)
         };
         let (generation, changes) = (answer.generation, answer.differences.len());
-        self.telemetry
-            .events()
-            .push(EventKind::Policy, &format!("generation {generation}, {changes} changes"));
+        self.telemetry.events().push(
+            EventKind::Policy,
+            &format!("generation {generation}, {changes} change{}", plural(changes)),
+        );
         info!(generation, changes, "the policy file was read again");
         for difference in &answer.differences {
             info!("policy: {difference}");
@@ -156,6 +157,11 @@ impl Reloader {
     }
 }
 
+/// Returns the end of a noun of which there are so many.
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 /// Why a file was not adopted: for the log, and with excerpts.
 struct Refused {
     line: String,
@@ -199,6 +205,10 @@ pub async fn reload_all(
             answer.adopted = false;
             answer.problems += &format!("{why}\n");
         }
+    }
+    if answer.adopted && answer.file.is_none() {
+        let (peer, identity_changes) = (&reloader.gateway.peer.name, answer.identity.len());
+        info!(peer, identity_changes, "the gateway file names no policy.file, so no policy is read");
     }
     answer.problems.insert_str(0, &warnings);
     answer

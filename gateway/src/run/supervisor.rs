@@ -131,10 +131,10 @@ impl Supervisor {
         let (mut reloader, mut renewal, mut telling) = (self.reloader, self.renewal, self.telling);
         let Times { drain, dead_after } = self.times;
         let ((events_in, events), (commands, commands_out)) = (mpsc::channel(16), mpsc::channel(4));
-        let (claim, is_up) = (control.claim(), false);
+        let (claim, is_up, peer) = (control.claim(), false, name.clone());
         let control = tokio::spawn(control.run(events_in, commands_out));
         let mut sessions =
-            Sessions { workers, telemetry, flows, dead_after, events, claim, is_up, is_sibling };
+            Sessions { peer, workers, telemetry, flows, dead_after, events, claim, is_up, is_sibling };
         let mut watchdog = tokio::time::interval(Duration::from_secs(1));
         let stop = loop {
             tokio::select! {
@@ -200,6 +200,8 @@ async fn leave(control: JoinHandle<Result<(), SocketLost>>, name: &str) -> Resul
 
 /// The control connection's events, on their way to the data plane.
 struct Sessions {
+    /// The name of the peer.
+    peer: String,
     workers: Workers,
     telemetry: Arc<Telemetry>,
     flows: Vec<watch::Sender<Arc<[Pairing]>>>,
@@ -215,7 +217,7 @@ struct Sessions {
 impl Sessions {
     async fn handle(&mut self, event: Event) {
         self.is_up = !matches!(event, Event::Down(_));
-        handle_event(event, &self.workers, &self.telemetry, &self.flows, self.dead_after).await;
+        handle_event(self, event).await;
     }
 
     /// Stands still until it is known who goes on. Returns true if that is another process.
@@ -288,13 +290,8 @@ pub(super) async fn pulsing(telemetries: &[Arc<Telemetry>], end: impl Future<Out
 /// of half a second each, and some tries of ours.
 pub(super) const PART: Duration = Duration::from_secs(3);
 
-async fn handle_event(
-    event: Event,
-    workers: &Workers,
-    telemetry: &Telemetry,
-    flows: &[watch::Sender<Arc<[Pairing]>>],
-    dead_after: Duration,
-) {
+async fn handle_event(sessions: &Sessions, event: Event) {
+    let Sessions { peer, workers, telemetry, flows, dead_after, .. } = sessions;
     match event {
         Event::Up(session) => {
             let (resumes, outlives) = (session.resumes, session.outlives);
@@ -313,18 +310,18 @@ async fn handle_event(
             telemetry.events().push(EventKind::SessionUp, &text);
             let flows: usize = workers.up(*session).all().await.iter().sum();
             if resumes {
-                info!(peer = site, flows, "the session goes on; so many flows waited for it");
+                info!(peer = site, flows, "the session goes on; flows waited for it");
             } else if outlives {
-                info!(peer = site, flows, "the peer has died and come back; so many flows waited for it");
+                info!(peer = site, flows, "the peer has died and come back; flows waited for it");
             }
         }
         Event::Lost(reason) => {
             let why = printable(&reason.to_string());
             // Keys that are used up, or of a certificate that is revoked, serve no more.
             let is_over = matches!(reason, DownReason::Spent | DownReason::Revoked);
-            let patience = (!is_over).then_some(dead_after);
+            let patience = (!is_over).then_some(*dead_after);
             let (known, waiting) = workers.lost(patience).await;
-            warn!(reason = why, flows = waiting, "session lost; so many flows wait for it to go on");
+            warn!(peer, reason = why, flows = waiting, "session lost; flows wait for the session to go on");
             telemetry
                 .events()
                 .push(EventKind::SessionLost, &format!("{why}; {waiting} flows wait for it to go on"));

@@ -182,8 +182,8 @@ impl Telling {
             Refusal::Revoked => "a revoked certificate was shown",
             _ => "a certificate in order was shown from another address than peer.address",
         };
-        let text =
-            format!("{what}, by {address} and refused; {attempts} such attempts since this was last told");
+        let such = if attempts == 1 { "such attempt" } else { "such attempts" };
+        let text = format!("{what}, by {address} and refused; {attempts} {such} since this was last told");
         telemetry.events().push(EventKind::Impostor, &text);
     }
 

@@ -179,7 +179,13 @@ pub(super) struct Told<'a> {
 
 impl Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.failure.fmt(f)?;
+        match self.error {
+            Some(ConnectionError::ApplicationClosed(closed)) if !closed.reason.is_empty() => {
+                let words = String::from_utf8_lossy(&closed.reason);
+                write!(f, "closed by `{}`, to whom this gateway is \"the peer\": \"{words}\"", self.peer)?;
+            }
+            _ => self.failure.fmt(f)?,
+        }
         match self.error.and_then(|error| explain(error, self.peer, UnixTime::now())) {
             Some(remedy) => write!(f, "; {remedy}"),
             None => Ok(()),
@@ -277,7 +283,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// `is_news`: nobody has been told that the peer does not answer.
-    pub(super) fn note(&mut self, reason: Refusal, address: SocketAddr, error: &dyn Display, is_news: bool) {
+    pub(super) fn note(&mut self, reason: Refusal, address: SocketAddr, error: &Told<'_>, is_news: bool) {
         let now = Instant::now();
         if self.next.is_some_and(|next| now < next) {
             self.unmentioned += 1;
@@ -285,9 +291,29 @@ impl Journal {
         }
         let unmentioned = std::mem::take(&mut self.unmentioned);
         self.next = Some(now + LOG_INTERVAL);
+        let (peer, reason) = (error.peer, reason.label());
         match is_news {
-            true => warn!(reason = reason.label(), %address, %error, unmentioned, "no session"),
-            false => info!(reason = reason.label(), %address, %error, unmentioned, "no session"),
+            true => warn!(peer, reason, %address, %error, unmentioned, "no session"),
+            false => info!(peer, reason, %address, %error, unmentioned, "no session"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "The peer" of a refusal that is passed on is whoever reads it.
+    #[test]
+    fn words_of_the_peer_are_told_as_its_own() {
+        let reason = "the peer has 2 data-plane threads, and not 1".into();
+        let closed =
+            ConnectionError::ApplicationClosed(quinn::ApplicationClose { error_code: 1_u8.into(), reason });
+        let told = Told { failure: &closed, error: Some(&closed), peer: "b" };
+        let text = "closed by `b`, to whom this gateway is \"the peer\": \"the peer has 2 data-plane threads, and not 1\"";
+        assert_eq!(told.to_string(), text);
+        let reset = ConnectionError::Reset;
+        let told = Told { failure: &reset, error: Some(&reset), peer: "b" };
+        assert_eq!(told.to_string(), reset.to_string());
     }
 }
