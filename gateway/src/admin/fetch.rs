@@ -30,7 +30,8 @@ const MAX_BODY: usize = 4 << 20;
 pub enum FetchError {
     /// No connection.
     #[error(
-        "nothing answers at {address}: {source}; --admin names the gateway's admin.listen or admin.socket"
+        "nothing answers at {address}: {source}; a gateway that still waits for an interface or an address does \
+         not answer yet (see its log); --admin names the gateway's admin.listen or admin.socket"
     )]
     Connect {
         /// The address tried.
