@@ -104,7 +104,10 @@ fn the_container_file_names_what_there_is() {
     assert_eq!(of_docker, ignored);
     // Of a folder the contents are copied, so schemas need a folder named for them.
     let folders = recipe.lines().filter(|line| line.starts_with("COPY") && line.contains("/schema"));
-    assert!(folders.clone().count() == 1 && folders.clone().all(|line| line.ends_with("/schema/")), "{recipe}");
+    assert!(
+        folders.clone().count() == 1 && folders.clone().all(|line| line.ends_with("/schema/")),
+        "{recipe}"
+    );
     assert!(recipe.contains("longhaul generate packaging/generated\n"), "{recipe}");
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
