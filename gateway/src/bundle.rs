@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use config::{Content, Style};
+use config::{Content, Gateway, Style};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use schemars::JsonSchema;
@@ -41,12 +41,21 @@ const ASKED: [(&str, &str); 5] = [
 /// Paths that are about one peer.
 const OF_PEERS: [&str; 3] = ["/status", "/flows", "/doctor"];
 
+/// Asks a running gateway for its status towards each of its peers.
+async fn statuses(admin: &Endpoint) -> Vec<Status> {
+    let Ok(first) = admin::ask::<Status>(admin, "/status").await else { return Vec::new() };
+    let names = other_peers(&first);
+    let mut all = vec![first];
+    for name in names {
+        all.extend(admin::ask(&admin.about(Some(&name)), "/status").await);
+    }
+    all
+}
+
 /// Returns the peers of a running gateway but for the first.
-async fn other_peers(admin: &Endpoint) -> Vec<String> {
-    let Ok(text) = admin::fetch(admin, "/status").await else { return Vec::new() };
-    let peers = serde_json::from_str::<Status>(&text).map(|status| status.peers);
-    let names = peers.unwrap_or_default().into_iter().skip(1);
-    names.filter(|name| config::is_site_name(name)).take(config::Gateway::MOST_PEERS).collect()
+fn other_peers(status: &Status) -> Vec<String> {
+    let names = status.peers.iter().skip(1).filter(|name| config::is_site_name(name));
+    names.take(config::Gateway::MOST_PEERS).cloned().collect()
 }
 
 /// An archive's list, as `longhaul bundle --json` prints it.
@@ -95,13 +104,14 @@ impl Bundle {
     pub async fn collect(file: Option<&Path>, admin: &Endpoint) -> Self {
         let mut bundle = Self::default();
         bundle.add("version.txt", format!("longhaul {}\n", env!("CARGO_PKG_VERSION")));
+        let statuses = statuses(admin).await;
         if let Some(file) = file {
-            bundle.add_files(file);
+            bundle.add_files(file, &statuses);
         }
         for (path, name) in ASKED {
             bundle.add_or_why(name, admin::fetch(admin, path).await);
         }
-        for peer in other_peers(admin).await {
+        for peer in statuses.first().map(other_peers).unwrap_or_default() {
             let about = admin.about(Some(&peer));
             for (path, name) in ASKED.iter().filter(|(path, _)| OF_PEERS.contains(path)) {
                 bundle.add_or_why(&format!("{peer}-{name}"), admin::fetch(&about, path).await);
@@ -114,8 +124,10 @@ impl Bundle {
     }
 
     /// Adds the gateway file, the policy file it names, and what `check --live` says.
-    fn add_files(&mut self, file: &Path) {
-        let report = check::check_live(file, &|_| Running::default());
+    fn add_files(&mut self, file: &Path, statuses: &[Status]) {
+        let running =
+            |gateway: &Gateway| statuses.iter().find_map(|status| Running::of_file(gateway, status));
+        let report = check::check_live(file, &|gateway| running(gateway).unwrap_or_default());
         self.add("check.txt", config::render(report.problems(), Style::Plain));
         if let Some(Content::Gateway(gateway, _)) = report.content() {
             self.learn(&gateway.identity.key);

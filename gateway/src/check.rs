@@ -15,7 +15,7 @@ use session::schedule::Role;
 
 use crate::lan::usable::{self, Fault};
 use crate::renewal::{SOON, identity_remedy, linked};
-use crate::retention::wants_retention;
+use crate::retention::{NoRetention, wants_retention};
 use live::{Finding, Machine, Running, judge};
 
 pub use outcome::{CheckedClass, CheckedFile, CheckedProblem, FileKind};
@@ -142,8 +142,16 @@ fn findings(
 ) -> std::io::Result<Vec<Finding>> {
     let most_memory = crate::run::most_memory(gateway, policy);
     let mut machine = machine?;
-    machine.retention = machine.retention.filter(|_| retains(gateway, policy));
+    // Whoever checks does not have the environment of the gateway that runs, which says where.
+    let is_known = machine.retention == Some(NoRetention::Nowhere) && all_retain(&machine.running);
+    machine.retention = machine.retention.filter(|_| !is_known && retains(gateway, policy));
     Ok(judge(gateway, most_memory, &machine))
+}
+
+/// Returns true if a gateway that runs retains what it is to, towards every peer.
+fn all_retain(running: &[Running]) -> bool {
+    let told = || running.iter().filter_map(|running| running.retains);
+    told().next().is_some() && told().all(|retains| retains)
 }
 
 /// Returns true if a class towards any peer is to outlive the process by what is retained.
@@ -203,6 +211,9 @@ fn identity(report: &mut Report, gateway: &Gateway, is_warning: fn(&IdentityErro
     }
 }
 
+/// Where systemd puts what `LoadCredential=` names.
+const CREDENTIALS: &str = "/run/credentials";
+
 /// Returns whether a file that a key names can be opened, and says so if it cannot.
 fn opens(report: &mut Report, key: &str, file: &Path) -> bool {
     // Opening a pipe would wait for whoever writes it.
@@ -220,6 +231,16 @@ fn opens(report: &mut Report, key: &str, file: &Path) -> bool {
                 "this process's user may not read it: `chgrp GROUP {path}; chmod g+r {path}` with its group (longhaul of \
                  the packaged unit), which has to be let into the folder, too"
             )
+        }
+        None if file.starts_with(CREDENTIALS) => {
+            "systemd hands it over only while the unit runs, so a check before its start does not find it"
+                .to_owned()
+        }
+        // A path that leads elsewhere is absolute.
+        None if file.is_absolute()
+            && !report.path().parent().is_some_and(|folder| file.starts_with(folder)) =>
+        {
+            "put the file there, or name another one; `longhaul keys` makes all three".to_owned()
         }
         None => "the path is relative to this file's folder; `longhaul keys` makes all three".to_owned(),
     };
@@ -324,6 +345,33 @@ mod tests {
         fs::write(&key, "no key").unwrap();
         let report = check(&gateway_file(folder.path(), "a", "lo"));
         assert_eq!(report.problems()[0].position(), Some((14, 7)), "{:?}", messages(&report));
+    }
+
+    /// The environment of whoever checks says nothing of where a gateway retains.
+    #[test]
+    fn a_running_gateway_knows_whether_it_retains() {
+        let all = |peers: &[Option<bool>]| {
+            let running = peers.iter().map(|retains| Running { retains: *retains, ..Running::default() });
+            all_retain(&running.collect::<Vec<_>>())
+        };
+        assert!(all(&[Some(true)]) && all(&[None, Some(true)]));
+        assert!(!all(&[]) && !all(&[None]) && !all(&[Some(true), Some(false)]));
+    }
+
+    /// A path that leads out of the file's folder is not relative to it.
+    #[test]
+    fn the_remedy_for_a_missing_file_fits_its_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = gateway_file(folder.path(), "a", "lo");
+        let help = |key: &str| {
+            let text = fs::read_to_string(&path).unwrap().replace("\"a.key\"", &format!("\"{key}\""));
+            let other = folder.path().join("other.toml");
+            fs::write(&other, text).unwrap();
+            check(&other).problems()[1].remedy().unwrap().to_owned()
+        };
+        assert!(help("a.key").starts_with("the path is relative to "));
+        assert!(help("/no-such/a.key").starts_with("put the file there, "));
+        assert!(help("/run/credentials/longhaul.service/a.key").contains("only while the unit runs"));
     }
 
     /// The value found stands apart from the remedy: the file's words, or the machine's, also of a

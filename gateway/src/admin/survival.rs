@@ -73,6 +73,16 @@ impl SurvivalStatus {
         }
     }
 
+    /// Returns true if requests are retained, and false if they are to be and are not.
+    #[must_use]
+    pub fn retains(&self) -> Option<bool> {
+        match self.retention.as_str() {
+            ON => Some(true),
+            OFF => Some(false),
+            _ => None,
+        }
+    }
+
     /// Returns true if a class is to survive a process, and would not.
     #[must_use]
     pub fn is_off(&self) -> bool {

@@ -9,7 +9,7 @@ use config::{ByteSize, Content, Gateway, Policy, Report};
 use super::failure::{Outcome, output_failed, unusable};
 use super::status::known;
 use super::{output, runtime, style};
-use crate::admin::{self, Endpoint, Status};
+use crate::admin::{self, Address, Endpoint, Status};
 use crate::check::CheckedFile;
 use crate::check::live::Running;
 use crate::plan::link::{Known, LinkArgs};
@@ -91,14 +91,17 @@ impl CheckArgs {
 
 /// Asks the gateway of a file what it knows of the link to its peer, if it runs and answers.
 fn running(gateway: &Gateway) -> Running {
-    let ask = |peer: Option<&str>| {
-        let admin = Endpoint::of_file(gateway.admin.as_ref()?).ok()?.about(peer);
-        let status: Status = runtime().ok()?.block_on(admin::ask(&admin, "/status")).ok()?;
-        let is_its = status.site == gateway.site.name && status.peer == gateway.peer.name;
-        is_its.then(|| Running::of(&status))
+    let Some(file) = &gateway.admin else { return Running::default() };
+    let ask = |admin: &Endpoint, peer: Option<&str>| {
+        let status: Status = runtime().ok()?.block_on(admin::ask(&admin.about(peer), "/status")).ok()?;
+        Running::of_file(gateway, &status)
     };
+    let socket = Path::new(admin::SOCKET);
+    let of_unit = || Endpoint::new(Address::Unix(socket.to_owned()), None, None).ok();
+    let mut places = Endpoint::of_file(file).ok().into_iter().chain(socket.exists().then(of_unit).flatten());
     // A gateway of an earlier version has one peer, and knows no question about another.
-    ask(Some(&gateway.peer.name)).or_else(|| ask(None)).unwrap_or_default()
+    let found = places.find_map(|at| ask(&at, Some(&gateway.peer.name)).or_else(|| ask(&at, None)));
+    found.unwrap_or_default()
 }
 
 /// Says in a few words what a usable file holds.

@@ -10,11 +10,19 @@ use rustix::process::geteuid;
 use super::{NoRetention, directory_of, file_of, free_on, in_memory, is_private};
 
 /// Folders of systemd's units, in the order in which it looks.
-const UNITS: [&str; 3] = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+const UNITS: [&str; 5] = [
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+];
 /// The unit of the package.
 const UNIT: &str = "longhaul.service";
 /// Where `RuntimeDirectory=` is.
 const RUN: &str = "/run";
+/// The directory of the package's unit while it runs, wherever that unit is.
+const OF_UNIT: &str = "/run/longhaul";
 /// Bytes of a block in `st_blocks`.
 const BLOCK: u64 = 512;
 
@@ -30,9 +38,18 @@ pub(crate) fn look(gateway: &config::Gateway) -> Option<NoRetention> {
         (Some(directory), _) => look_at(&directory, &files),
         // It is there only while the unit runs.
         (None, Some(directory)) => has_room(Path::new(RUN), &directory, &files),
-        (None, None) => Err(NoRetention::Nowhere),
+        (None, None) => look_without_unit(Path::new(OF_UNIT), &files),
     };
     looked.err()
+}
+
+/// Takes the unit's directory for the gateway's if it is there, though neither the environment nor
+/// a unit names it.
+fn look_without_unit(directory: &Path, files: &[(String, u64)]) -> Result<(), NoRetention> {
+    if !directory.is_dir() {
+        return Err(NoRetention::Nowhere);
+    }
+    has_room(directory, directory, files)
 }
 
 /// Returns the directory that systemd makes for the package's unit, or for one in its place.
@@ -119,6 +136,15 @@ mod tests {
         assert_eq!(look_in(directory, "1 MiB"), None);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert_eq!(look_in(directory, "1 MiB"), Some(NoRetention::NotOurs(path)));
+    }
+
+    /// A shell has no RUNTIME_DIRECTORY, and the unit may be anywhere.
+    #[test]
+    fn a_directory_that_is_there_does_without_a_unit() {
+        let folder = folder();
+        let files = [("retained-a-b-0".to_owned(), 1 << 20)];
+        assert_eq!(look_without_unit(folder.path(), &files), Ok(()));
+        assert_eq!(look_without_unit(&folder.path().join("x"), &files), Err(NoRetention::Nowhere));
     }
 
     #[test]

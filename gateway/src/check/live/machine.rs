@@ -71,6 +71,8 @@ pub struct Running {
     pub rtt: Option<Duration>,
     /// The rate that reports to the peer are thinned to, bit/s, if the way there carries no more.
     pub reports: Option<f64>,
+    /// True if it retains requests, false if it ought to and cannot; `None`: no class wants it.
+    pub retains: Option<bool>,
 }
 
 impl Running {
@@ -82,7 +84,16 @@ impl Running {
             answers: true,
             rtt: rtt.filter(|rtt| !rtt.is_zero()),
             reports: path.and_then(|path| path.reports_bits),
+            retains: status.surroundings.survival.retains(),
         }
+    }
+}
+
+impl Running {
+    /// As the status has it, if that is of a gateway of this file, about its peer.
+    pub fn of_file(gateway: &Gateway, status: &Status) -> Option<Self> {
+        let is_its = status.site == gateway.site.name && status.peer == gateway.peer.name;
+        is_its.then(|| Self::of(status))
     }
 }
 

@@ -43,7 +43,7 @@ fn machine() -> Machine {
         capabilities: CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
         retention: None,
         time: 1_800_000_000,
-        running: vec![Running { answers: true, rtt: Some(Duration::from_millis(20)), reports: None }],
+        running: vec![Running { answers: true, rtt: Some(Duration::from_millis(20)), ..Running::default() }],
     }
 }
 
