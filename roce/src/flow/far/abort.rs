@@ -54,6 +54,10 @@ pub(super) struct Abort {
     /// How often the poison met silence there.
     #[serde(skip)]
     ignored: u32,
+    /// Messages that the target had counted when it last answered this flow. While it names that
+    /// count to this flow's requester, it is in the same incarnation.
+    #[serde(skip)]
+    msn: Option<u32>,
 }
 
 /// Knowledge of where the target stands. Snapshots have it where they had a flag: the first two are
@@ -115,7 +119,13 @@ impl Abort {
             knowledge: Knowledge::Told,
             sent: None,
             ignored: 0,
+            msn: None,
         }
+    }
+
+    /// The target had counted so many messages when it last answered.
+    pub(super) fn counted(self, msn: u32) -> Abort {
+        Abort { msn: Some(msn), ..self }
     }
 
     /// The target never answered: it may stand before the first request, too.
@@ -214,6 +224,7 @@ impl Abort {
         };
         let psn = packet.bth.psn;
         if aeth.syndrome.is_ack() {
+            self.extend_reach(psn.next(), aeth.msn);
             self.handle_ack(psn, now);
             return Outcome::Going;
         }
@@ -236,6 +247,15 @@ impl Abort {
     fn is_reached(&self, psn: Psn) -> bool {
         let (behind, ahead) = self.reach;
         (behind..=ahead).contains(&psn.distance(self.origin))
+    }
+
+    /// The target has everything before `to`, and may have had it before this flow began: from
+    /// before its gateway was restarted.
+    fn extend_reach(&mut self, to: Psn, msn: u32) {
+        let ahead = to.distance(self.origin);
+        if self.msn == Some(msn) && (0..=REACH.cast_signed()).contains(&ahead) {
+            self.reach.1 = self.reach.1.max(ahead + 2);
+        }
     }
 
     fn handle_sequence_nak(&mut self, psn: Psn, now: Instant) {

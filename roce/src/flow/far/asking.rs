@@ -152,10 +152,12 @@ impl<B: AsRef<[u8]>> Far<B> {
         }
     }
 
-    /// Returns the PSN before which all was sent, if anything was.
+    /// Returns the PSN before which all was sent, if anything was. The target may have said that it
+    /// has more.
     pub(super) fn has_sent(&self) -> Option<Psn> {
         let high = self.window.high();
-        (!matches!(self.state, State::Fresh) && high != self.came.first()).then_some(high)
+        let is_any = !matches!(self.state, State::Fresh) && high != self.came.first();
+        self.beyond().or(Some(high)).filter(|_| is_any)
     }
 
     /// Says whether the requester's gateway is cut off: nothing comes from there. If its target

@@ -45,7 +45,9 @@ impl<B: AsRef<[u8]>> Far<B> {
             self.stats.aborts.one();
             // The target expects this PSN or a later one; in the second case it says which.
             let abort = Abort::new(target, self.peers.style(), una, high);
-            let abort = Box::new(if self.said.is_confirmed() { abort } else { abort.unheard() });
+            let is_heard = self.said.is_confirmed();
+            let abort = if is_heard { abort.counted(self.said.aeth().msn) } else { abort.unheard() };
+            let abort = Box::new(abort);
             self.state = State::Aborting { abort, refuses: self.state.refuses() };
         }
     }

@@ -353,3 +353,20 @@ fn a_target_is_found_where_a_flow_has_been() {
         assert!(count <= 6, "{names}: {count}");
     }
 }
+
+/// Its gateway was restarted, and the flow has not come to where its target is. While that names
+/// the count of messages with which it answered this flow, it is in the same incarnation.
+#[test]
+fn a_target_ahead_of_all_that_was_sent_is_found_by_its_count() {
+    for (msn, is_found) in [(7, true), (8, false)] {
+        let mut bench = Bench::new();
+        bench.message(100, 1);
+        bench.sent();
+        bench.relayed(&acknowledge(100, 0x1f, 7)).unwrap();
+        bench.message(101, 1);
+        bench.far.abort(bench.now);
+        assert_eq!(bench.sent_psns(), [101]);
+        bench.response(&acknowledge(109, 0x1f, msn));
+        assert_eq!(bench.sent_psns() == [110], is_found, "count {msn}");
+    }
+}
