@@ -464,7 +464,7 @@ fn connections_begun_anew_do_their_work() {
     if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
         return explain_crowd(reconnecting(seed.parse().unwrap(), 50, Duration::ZERO, 0.05));
     }
-    let mut worlds = vec![(0, 0.0, 1), (3, 0.0, 1), (10, 0.0, 2), (0, 0.05, 4), (3, 0.05, 4)];
+    let mut worlds = vec![(0, 0.0, 1), (3, 0.0, 1), (10, 0.0, 2), (0, 0.05, 4), (3, 0.05, 4), (10, 0.05, 4)];
     if let Ok(millis) = std::env::var("LONGHAUL_SIM_SLOW") {
         worlds = vec![(millis.parse().unwrap(), 0.05, 4)];
     }

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::heard::Heard;
+use self::heard::{Evidence, Heard};
 use self::held::Grants;
 use self::patience::Observed;
 pub use self::patience::Patience;
@@ -93,14 +93,7 @@ struct NearFlow {
     /// Requests that outlive the process.
     #[serde(skip)]
     run: Run,
-    /// Its connection is being taken down: forget it as soon as nothing is outstanding.
-    ending: bool,
-    /// Counted in `heard`.
-    #[serde(skip)]
-    is_heard: bool,
-    /// Its host was known to be there.
-    #[serde(skip)]
-    is_proven: bool,
+    marks: Marks,
     notified: Notified,
 }
 
@@ -137,6 +130,15 @@ impl Early {
         self.responses.clear(pages);
         self.bytes = 0;
     }
+}
+
+/// Marks of a flow. A snapshot has the first.
+#[derive(Default, serde::Serialize, serde::Deserialize)]
+struct Marks {
+    /// Its connection is being taken down: forget it as soon as nothing is outstanding.
+    ending: bool,
+    #[serde(skip)]
+    evidence: Evidence,
 }
 
 /// Load that a flow brings, to be judged by its classes, and how long that takes.

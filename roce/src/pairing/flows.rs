@@ -52,3 +52,20 @@ impl Rival {
         if is_near { Rival::Here } else { Rival::Elsewhere }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_runs_again_may_be_answered_near_by() {
+        let (start, near) = (Psn::new(0xff_fff0), 1 << 16);
+        let (end, before) = (start + 100_000, (1 << 24) - near);
+        for psn in [start, end, start + 50_000, end + near, start + before] {
+            assert_eq!(Rival::of_repeat(start, end, psn), Rival::Here);
+        }
+        for psn in [end + near + 1, start + before - 1] {
+            assert_eq!(Rival::of_repeat(start, end, psn), Rival::Elsewhere);
+        }
+    }
+}

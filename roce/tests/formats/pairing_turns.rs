@@ -377,18 +377,6 @@ fn the_answer_to_the_last_asking_tells_how_slow_a_host_is() {
     assert_eq!(pairings.patience(hosts, now), patience * 5);
 }
 
-#[test]
-fn a_request_that_runs_again_may_be_answered_near_by() {
-    let (start, near) = (Psn::new(0xff_fff0), 1 << 16);
-    let (end, before) = (start + 100_000, (1 << 24) - near);
-    for psn in [start, end, start + 50_000, end + near, start + before] {
-        assert_eq!(Rival::of_repeat(start, end, psn), Rival::Here);
-    }
-    for psn in [end + near + 1, start + before - 1] {
-        assert_eq!(Rival::of_repeat(start, end, psn), Rival::Elsewhere);
-    }
-}
-
 /// A question in vain, whose flow is answered in its next turn: the host is no slower for the time
 /// between. An answer that comes late, before it is asked again, counts in full.
 #[test]

@@ -265,7 +265,7 @@ impl NearSide {
     pub(crate) fn end(&mut self, key: &FlowKey) {
         let Some(slot) = self.by_key.get(key) else { return };
         if let Some(flow) = self.flows.get_mut(slot) {
-            flow.ending = true;
+            flow.marks.ending = true;
         }
         self.touch(slot);
     }
@@ -275,7 +275,7 @@ impl NearSide {
     pub(super) fn close_idle(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         if let Some(flow) = self.flows.get_mut(slot).filter(|flow| !flow.near.is_dead()) {
             ctx.stats.idle_closed += 1;
-            if flow.near.may_be_amid() && !flow.ending {
+            if flow.near.may_be_amid() && !flow.marks.ending {
                 flow.tell(&Head::Abort { flow: flow.id, reason: Reason::RequesterGone }, ctx);
             }
         }
@@ -291,7 +291,7 @@ impl NearSide {
         let waiting = Waiting { flow: slot, since: ctx.now };
         self.targets.count(&mut flow.places, 0, waiting);
         self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
-        if flow.is_heard {
+        if flow.marks.evidence.is_heard {
             self.heard.leave(flow.addressing.src);
         }
         if let Some(retention) = ctx.retention {

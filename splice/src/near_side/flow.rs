@@ -232,7 +232,7 @@ impl NearFlow {
         if self.near.is_to_try_again() {
             return self.last_activity + settings.rnr;
         }
-        match (self.near.is_idle(), self.ending) {
+        match (self.near.is_idle(), self.marks.ending) {
             (true, true) => self.last_progress,
             (true, false) => self.near.refuses_until().unwrap_or(self.last_progress + settings.idle_flow),
             (false, _) => {

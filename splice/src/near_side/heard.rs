@@ -17,6 +17,15 @@ const DRAINED: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct Heard(BTreeMap<IpAddr, Host>);
 
+/// Evidence that a flow's host is there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Evidence {
+    /// The flow counts there.
+    pub(super) is_heard: bool,
+    /// Its host was known to be there once.
+    is_proven: bool,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Host {
     flows: usize,
@@ -68,8 +77,8 @@ impl Heard {
 impl NearSide {
     /// Counts the flow among those of its host whose target has spoken, if it has.
     pub(super) fn note_heard(heard: &mut Heard, flow: &mut NearFlow) {
-        if !flow.is_heard && !flow.is_unheard() {
-            flow.is_heard = true;
+        if !flow.marks.evidence.is_heard && !flow.is_unheard() {
+            flow.marks.evidence.is_heard = true;
             heard.join(flow.addressing.src);
         }
     }
@@ -79,10 +88,10 @@ impl NearSide {
     pub(super) fn serve(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let (host, grouping) = (flow.addressing.src, ctx.settings.grouping);
-        flow.is_proven = flow.is_proven
+        flow.marks.evidence.is_proven = flow.marks.evidence.is_proven
             || !flow.run.is_empty()
             || self.heard.is_proven(host, ctx.now, || ctx.senders.has_backlog_of(grouping.unproven(host)));
-        if flow.is_proven {
+        if flow.marks.evidence.is_proven {
             ctx.senders.serve(grouping.rc(host));
         }
     }

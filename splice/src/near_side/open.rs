@@ -9,7 +9,7 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
-use super::{Demand, Early, NearFlow, NearKey, NearSide, Places};
+use super::{Demand, Early, Marks, NearFlow, NearKey, NearSide, Places};
 use crate::Settings;
 use crate::classes::traffic;
 use crate::congestion::Notified;
@@ -76,7 +76,6 @@ impl NearSide {
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
         self.note_renewal(slot, is_anew, ctx);
         self.adopt_run(slot, (run, revival), first_psn.is_some(), ctx);
-        self.serve(slot, ctx);
         self.begin_with_run(slot, packet, ctx);
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
@@ -221,13 +220,14 @@ impl NearSide {
     ) -> NearKey {
         let id = FlowId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
+        let choice = ctx.classes.choice(&traffic(addressing, key.target_qpn.get()));
         let slot = self.flows.insert(Box::new(NearFlow {
             near,
             id,
             addressing: *addressing,
             target_qpn: key.target_qpn,
             requester_qpn: None,
-            choice: ctx.classes.choice(&traffic(addressing, key.target_qpn.get())),
+            choice,
             demand: Demand::default(),
             requests: 0,
             headers: Headers::default(),
@@ -240,9 +240,7 @@ impl NearSide {
             armed: None,
             places: Places::new(self.targets.join(key.target, key.requester)),
             run: Run::default(),
-            ending: false,
-            is_heard: false,
-            is_proven: false,
+            marks: Marks::default(),
             notified: Notified::default(),
         }));
         self.by_key.insert(key, slot);
