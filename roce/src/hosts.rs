@@ -31,11 +31,6 @@ impl<H: Copy + Ord> Hosts<H> {
         own < most.saturating_sub(all).saturating_mul(ALPHA)
     }
 
-    /// Tells whether this host has any.
-    pub fn has(&self, host: H) -> bool {
-        self.0.contains_key(&host)
-    }
-
     /// One more of this host has come.
     pub fn join(&mut self, host: H) {
         *self.0.entry(host).or_default() += 1;

@@ -222,11 +222,11 @@ impl NearSide {
     /// What comes goes on with the message, or it is another requester's. Where others have
     /// overtaken the first, [`NearFlow::supply_again`] does the same later.
     pub(super) fn begin_with_run(&mut self, slot: NearKey, packet: &Packet<'_>, ctx: &mut Context<'_>) {
-        self.serve(slot, ctx);
-        let Some(flow) = self.flows.get_mut(slot) else { return };
         if packet.bth.opcode.starts_message() {
             return;
         }
+        self.serve(slot, ctx);
+        let Some(flow) = self.flows.get_mut(slot) else { return };
         let carried = flow.carry_unacknowledged(packet.bth.psn, ctx);
         if carried.is_break() {
             self.give_up(slot, Reason::NoRoom, ctx);

@@ -52,6 +52,11 @@ pub const FIRST_OTHER: usize = 128;
 const GROUP_QUANTUM: isize = 2 * QUANTUM as isize;
 const NONE: u32 = u32::MAX;
 
+/// Returns whether this is the number of one of the others. That of all has no kind.
+fn is_other(group: u16) -> bool {
+    (FIRST_OTHER..GROUPS).contains(&usize::from(group))
+}
+
 /// Whose a record is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
@@ -296,7 +301,7 @@ impl Waiting {
         (now, pool): (u64, &mut Pool),
     ) {
         self.pushing = (source, group.into());
-        self.pushes_apart = is_apart && usize::from(group) >= FIRST_OTHER;
+        self.pushes_apart = is_apart && is_other(group.into());
         self.now = now;
         let place = self.place_for(source, group.into());
         let fits = |room: usize| len <= wire::MAX_WHOLE && RECORD_HEADER + len <= room;
@@ -459,7 +464,7 @@ impl Waiting {
     fn count_waiting(&mut self, (number, is_apart): (u16, bool), less: usize, more: usize) {
         let Some(group) = self.groups.get_mut(usize::from(number)) else { return };
         group.waiting = group.waiting + more - less;
-        if usize::from(number) >= FIRST_OTHER {
+        if is_other(number) {
             self.others = self.others + more - less;
         }
         if is_apart {

@@ -88,9 +88,14 @@ impl<B: AsRef<[u8]>> Replays<B> {
         front.map(|replay| (replay.kind, &replay.read))
     }
 
+    /// The one that was sent last, if it has no answer.
+    fn asked(&self) -> Option<&Replay<B>> {
+        self.0.first().filter(|replay| replay.moved.is_some())
+    }
+
     /// Returns true if what was sent last waits for an answer, which this PSN may be.
     pub(super) fn awaits(&self, psn: Psn, word: Word) -> bool {
-        self.0.first().filter(|replay| replay.moved.is_some()).is_some_and(|replay| {
+        self.asked().is_some_and(|replay| {
             let is_plain = Class::of(replay.kind) == Class::Plain;
             let is_data = matches!(word, Word::Read | Word::Atomic);
             if is_plain { !is_data && !psn.is_before(replay.read.start) } else { replay.read.next() == psn }
@@ -99,12 +104,12 @@ impl<B: AsRef<[u8]>> Replays<B> {
 
     /// Returns true if what was sent last has no answer.
     pub(super) fn is_running(&self) -> bool {
-        self.0.first().is_some_and(|replay| replay.moved.is_some())
+        self.asked().is_some()
     }
 
     /// How a response with this PSN may answer what was sent last, if that has no answer.
     pub(super) fn rivals(&self, psn: Psn, word: Word) -> Option<Rival> {
-        let replay = self.0.first().filter(|replay| replay.moved.is_some())?;
+        let replay = self.asked()?;
         if matches!(word, Word::Read | Word::Atomic) {
             return self.awaits(psn, word).then_some(Rival::Here);
         }
@@ -113,8 +118,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
 
     /// Returns whether the target, which expects this PSN, waits for one before what was sent last.
     pub(super) fn is_ahead_of(&self, expected: Psn) -> bool {
-        let asked = self.0.first().filter(|replay| replay.moved.is_some());
-        asked.is_some_and(|replay| expected.is_before(replay.read.start))
+        self.asked().is_some_and(|replay| expected.is_before(replay.read.start))
     }
 
     /// Returns true if what is to be sent next was sent twice, and had no answer.
@@ -124,8 +128,7 @@ impl<B: AsRef<[u8]>> Replays<B> {
 
     /// READ data asked for and not here yet, in bytes.
     pub(super) fn awaited(&self) -> usize {
-        let running = self.0.first().filter(|replay| replay.moved.is_some());
-        running.map_or(0, |replay| replay.read.between(0, replay.asked))
+        self.asked().map_or(0, |replay| replay.read.between(0, replay.asked))
     }
 
     /// Writes the READ to send, if one is to be sent.

@@ -1,6 +1,6 @@
 //! Whose turn it is.
 
-use super::{FINE, FIRST_OTHER, GROUP_QUANTUM, GROUPS, LONGEST_TURN, NONE, QUANTUM, Waiting};
+use super::{FINE, GROUP_QUANTUM, LONGEST_TURN, NONE, QUANTUM, Waiting, is_other};
 
 /// Others may make up for so many bytes that main groups have sent more: the turns of one, and what
 /// its sources send first, of each of two rounds.
@@ -49,8 +49,7 @@ impl Waiting {
 
     /// Returns true if this group is one of the others, and main ones wait that have sent less.
     fn is_held(&self, group: u16) -> bool {
-        let is_other = (FIRST_OTHER..GROUPS).contains(&usize::from(group));
-        is_other && self.lead > 0 && self.backlog > self.others
+        is_other(group) && self.lead > 0 && self.backlog > self.others
     }
 
     /// So many bytes of this group leave.
@@ -59,8 +58,7 @@ impl Waiting {
         if others == 0 || others == self.backlog {
             return;
         }
-        let is_other = usize::from(group) >= FIRST_OTHER;
-        let lead = self.lead + if is_other { bytes } else { -bytes };
+        let lead = self.lead + if is_other(group) { bytes } else { -bytes };
         self.lead = lead.clamp(-MOST_BEHIND, GROUP_QUANTUM);
     }
 
