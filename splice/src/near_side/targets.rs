@@ -96,7 +96,8 @@ impl Share {
 /// Whoever is answered takes what it left at once again, and who found no room would find none for
 /// ever. So while a flow without anything on its way waits for room, another one that has its share
 /// leaves some: an equal part of its requester's equal part. Flows that the target has never
-/// answered have a packet each, and their requester's equal part together.
+/// answered have a packet each, and their requester's equal part of what gives way to nobody. If
+/// they had more, those that try again at the same intervals would give way to each other's rounds.
 ///
 /// Bound: as many as flows.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
@@ -283,10 +284,10 @@ impl Targets {
         let is_short = target.hungry > 0 || target.reserved_until.is_some_and(|until| now < until);
         let own = match places.unheard {
             None => soft_limit(total_buffer) / (target.contenders.max(1) * share.contending.max(1)),
-            // What is left of its host's, for those that it begins.
+            // What is left of its host's part of what gives way to nobody.
             Some(_) => {
-                (hard_limit(total_buffer) / target.shares.max(1)).saturating_sub(share.unheard)
-                    + places.counted as usize
+                let part = hard_limit(total_buffer) / UNHEARD_PART / target.shares.max(1);
+                part.saturating_sub(share.unheard) + places.counted as usize
             }
         };
         if is_short && bytes > own.max(MAX_PACKET) {
