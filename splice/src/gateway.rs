@@ -175,8 +175,9 @@ impl Gateway {
             }
             Transport::Rc => self.far.handle_response(addressing, &packet, &self.near, &mut ctx),
             Transport::Ud => {
-                note_connection(addressing, &packet, &mut ctx);
-                return self.carry_datagram(addressing, &packet, now);
+                self.carry_datagram(addressing, &packet, now)?;
+                // What does not reach the other end changes nothing there, and is said again.
+                note_connection(addressing, &packet, &mut self.common.context(self.wan.senders(), now));
             }
             Transport::Uc => return self.carry_in_order(addressing, packet.bytes, Some(&packet), now),
             Transport::Cnp => return self.handle_notification(addressing, &packet, now),

@@ -1,5 +1,6 @@
 //! Requester side: flows whose requester is on our LAN: the near halves.
 
+mod debts;
 mod end;
 mod flow;
 mod heard;
@@ -20,7 +21,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::heard::{Evidence, Heard};
+use self::debts::Account;
+use self::heard::Heard;
 use self::held::Grants;
 use self::patience::Observed;
 pub use self::patience::Patience;
@@ -137,8 +139,12 @@ impl Early {
 struct Marks {
     /// Its connection is being taken down: forget it as soon as nothing is outstanding.
     ending: bool,
+    /// Its host was known to be there once.
     #[serde(skip)]
-    evidence: Evidence,
+    is_proven: bool,
+    /// Who is charged for it in `heard`. One that was answered counts there.
+    #[serde(skip)]
+    account: Account,
 }
 
 /// Load that a flow brings, to be judged by its classes, and how long that takes.

@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 use roce::ip::Addressing;
 use roce::wire::{Bth, Deth, Ext, Opcode, Psn, Qpn, Repr, Reth};
 
-/// Payload of each packet but a management datagram.
+/// Payload of each packet but a management datagram or a short one.
 const PAYLOAD: usize = 4096;
+/// That of a short one.
+const SHORT: usize = 16;
 /// A host that was kept from sending makes up for so much of it at most.
 const MOST_LATE: Duration = Duration::from_millis(10);
 const GSI: u32 = 1;
@@ -38,13 +40,17 @@ pub enum FloodKind {
     RcAbsentQueuePair,
     /// RC WRITEs to 3,000 of them.
     RcAbsentQueuePairs,
+    /// Short RC SENDs, each to another queue pair that the target's host does not have.
+    RcShort,
+    /// RC READs likewise.
+    RcReads,
     /// RC WRITEs to queue pairs of a host that is not there.
     RcAbsentHost,
 }
 
 impl FloodKind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Ud,
         Self::Uc,
         Self::UcClaims,
@@ -53,6 +59,8 @@ impl FloodKind {
         Self::LikeCm,
         Self::RcAbsentQueuePair,
         Self::RcAbsentQueuePairs,
+        Self::RcShort,
+        Self::RcReads,
         Self::RcAbsentHost,
     ];
 
@@ -68,6 +76,8 @@ impl FloodKind {
             Self::LikeCm => "packets to queue pair 1 that are none",
             Self::RcAbsentQueuePair => "RC to a queue pair that is not there",
             Self::RcAbsentQueuePairs => "RC to 3,000 such",
+            Self::RcShort => "short RC SENDs, each to another such",
+            Self::RcReads => "RC READs, each to another such",
             Self::RcAbsentHost => "RC to a host that is not there",
         }
     }
@@ -84,6 +94,8 @@ impl FloodKind {
             Self::Uc => Opcode::UcWriteOnly,
             Self::UcClaims => Opcode::UcWriteFirst,
             Self::RcAbsentQueuePair | Self::RcAbsentQueuePairs | Self::RcAbsentHost => Opcode::WriteOnly,
+            Self::RcShort => Opcode::SendOnly,
+            Self::RcReads => Opcode::ReadRequest,
         }
     }
 
@@ -94,6 +106,7 @@ impl FloodKind {
             Self::Ud | Self::Uc | Self::Xrc | Self::RcAbsentQueuePair => (ABSENT, number),
             Self::UcClaims => (ABSENT + number % 5000, number / 5000),
             Self::RcAbsentQueuePairs | Self::RcAbsentHost => (ABSENT + number % 3000, number / 3000),
+            Self::RcShort | Self::RcReads => (ABSENT | number & !ABSENT & 0xff_ffff, 0),
         }
     }
 
@@ -103,6 +116,7 @@ impl FloodKind {
             Self::Ud | Self::Xrc => Ext::Deth(Deth { qkey: 5, src_qp: Qpn::new(5) }),
             Self::Cm | Self::LikeCm => Ext::Deth(Deth { qkey: GSI_QKEY, src_qp: Qpn::new(GSI) }),
             Self::UcClaims => reth(u32::MAX),
+            Self::RcShort => Ext::None,
             _ => reth(PAYLOAD as u32),
         }
     }
@@ -182,7 +196,12 @@ impl Flood {
         let bth =
             Bth { ack_req: true, ..Bth::new(self.kind.opcode(), Qpn::new(to), Psn::new(psn & 0xff_ffff)) };
         let request = connection_request(self.sent);
-        let payload = if self.kind == FloodKind::Cm { &request } else { &*self.payload };
+        let payload = match self.kind {
+            FloodKind::Cm => &request,
+            FloodKind::RcShort => self.payload.get(..SHORT)?,
+            FloodKind::RcReads => &[],
+            _ => &*self.payload,
+        };
         let len = Repr { bth, ext: self.kind.ext(), payload }.emit(&mut self.transport).ok()?;
         if self.kind == FloodKind::Xrc {
             // XRC SEND Only (IBA 1.6, table 38), with eight bytes of headers like a UD packet.

@@ -7,6 +7,7 @@ use roce::pairing::FlowKey;
 use roce::unheard::Room;
 use transport::Urgency;
 
+use super::debts::Account;
 use super::targets::Waiting;
 use super::{NearKey, NearSide};
 use crate::context::Context;
@@ -291,7 +292,7 @@ impl NearSide {
         let waiting = Waiting { flow: slot, since: ctx.now };
         self.targets.count(&mut flow.places, 0, waiting);
         self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
-        if flow.marks.evidence.is_heard {
+        if flow.marks.account == Account::Answered {
             self.heard.leave(flow.addressing.src);
         }
         if let Some(retention) = ctx.retention {

@@ -4,26 +4,25 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use super::debts::{Account, OpeningDebts};
 use super::{NearFlow, NearKey, NearSide};
 use crate::context::Context;
+use crate::hosts::Grouping;
 
 /// All that was sent before a host was known to be there has left the queue by then: it has half
 /// of the link, and the queue holds 0.2 s.
 const DRAINED: Duration = Duration::from_millis(500);
 
-/// Hosts with flows whose target has spoken, or that connection management has named.
+/// Hosts with flows whose target has spoken, or that connection management has named, and what
+/// they and others have begun.
 ///
 /// Bound: an entry for each host that has such a flow.
 #[derive(Debug, Default)]
-pub(super) struct Heard(BTreeMap<IpAddr, Host>);
-
-/// Evidence that a flow's host is there.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Evidence {
-    /// The flow counts there.
-    pub(super) is_heard: bool,
-    /// Its host was known to be there once.
-    is_proven: bool,
+pub(super) struct Heard {
+    hosts: BTreeMap<IpAddr, Host>,
+    debts: OpeningDebts,
+    /// The groups that are charged, once one was.
+    grouping: Option<Grouping>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,24 +44,41 @@ enum Standing {
 
 impl Heard {
     /// One more flow of this host was answered.
-    pub(super) fn join(&mut self, host: IpAddr) {
-        self.0.entry(host).or_default().flows += 1;
+    fn join(&mut self, host: IpAddr) {
+        self.hosts.entry(host).or_default().flows += 1;
     }
 
     /// One of them is gone.
     pub(super) fn leave(&mut self, host: IpAddr) {
-        if let Some(entry) = self.0.get_mut(&host) {
+        if let Some(entry) = self.hosts.get_mut(&host) {
             entry.flows -= 1;
             if entry.flows == 0 {
-                self.0.remove(&host);
+                self.hosts.remove(&host);
             }
         }
+    }
+
+    /// This host begins a flow of which nothing is known. Returns who is charged for it. `None`: it
+    /// is not to begin.
+    pub(super) fn begin(&mut self, host: IpAddr, grouping: Grouping, now: Instant) -> Option<Account> {
+        self.grouping = Some(grouping);
+        let is_there = self.hosts.contains_key(&host);
+        let account = if is_there { Account::Proven } else { Account::Unproven };
+        self.debts.take(account, grouping.group(host), now).then_some(account)
+    }
+
+    /// A flow of this host was answered that this account was charged for.
+    fn answered(&mut self, account: Account, host: IpAddr) {
+        if let Some(grouping) = self.grouping {
+            self.debts.give_back(account, grouping.group(host));
+        }
+        self.join(host);
     }
 
     /// Returns whether the host was answered, and nothing of it waits among the unproven any more,
     /// as `waits` tells.
     fn is_proven(&mut self, host: IpAddr, now: Instant, waits: impl FnOnce() -> bool) -> bool {
-        let Some(Host { standing, .. }) = self.0.get_mut(&host) else { return false };
+        let Some(Host { standing, .. }) = self.hosts.get_mut(&host) else { return false };
         let since = match *standing {
             Standing::Unproven => now,
             Standing::Leaving(since) => since,
@@ -77,9 +93,9 @@ impl Heard {
 impl NearSide {
     /// Counts the flow among those of its host whose target has spoken, if it has.
     pub(super) fn note_heard(heard: &mut Heard, flow: &mut NearFlow) {
-        if !flow.marks.evidence.is_heard && !flow.is_unheard() {
-            flow.marks.evidence.is_heard = true;
-            heard.join(flow.addressing.src);
+        if flow.marks.account != Account::Answered && !flow.is_unheard() {
+            let account = std::mem::replace(&mut flow.marks.account, Account::Answered);
+            heard.answered(account, flow.addressing.src);
         }
     }
 
@@ -88,10 +104,10 @@ impl NearSide {
     pub(super) fn serve(&mut self, slot: NearKey, ctx: &mut Context<'_>) {
         let Some(flow) = self.flows.get_mut(slot) else { return };
         let (host, grouping) = (flow.addressing.src, ctx.settings.grouping);
-        flow.marks.evidence.is_proven = flow.marks.evidence.is_proven
+        flow.marks.is_proven = flow.marks.is_proven
             || !flow.run.is_empty()
             || self.heard.is_proven(host, ctx.now, || ctx.senders.has_backlog_of(grouping.unproven(host)));
-        if flow.marks.evidence.is_proven {
+        if flow.marks.is_proven {
             ctx.senders.serve(grouping.rc(host));
         }
     }
@@ -112,7 +128,7 @@ mod tests {
         heard.leave(host);
         assert!(heard.is_proven(host, now, || false));
         heard.leave(host);
-        assert!(!heard.is_proven(host, now, || false) && heard.0.is_empty());
+        assert!(!heard.is_proven(host, now, || false) && heard.hosts.is_empty());
     }
 
     /// Others in its group may keep that full for ever.

@@ -1,6 +1,7 @@
 //! Requester side: flows that begin: with a first request, with one that may be of another life of
 //! the queue pair, or with one that is to be refused.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use roce::ip::Addressing;
 use roce::pairing::FlowKey;
 use roce::wire::{Packet, Psn};
 
-use super::{Demand, Early, Marks, NearFlow, NearKey, NearSide, Places};
+use super::debts::Account;
+use super::{Demand, Early, Heard, Marks, NearFlow, NearKey, NearSide, Places};
 use crate::Settings;
 use crate::classes::traffic;
 use crate::congestion::Notified;
@@ -33,6 +35,7 @@ impl NearSide {
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
         let (mut anew, mut revival, mut was_heard, mut run) = (None, None, false, Run::default());
+        let mut account = Account::Nobody;
         self.renew_config(ctx.settings);
         let known = self.by_key.get(&key);
         let is_stranded = known.is_some_and(|slot| self.is_stranded(slot));
@@ -44,9 +47,12 @@ impl NearSide {
                 flow.go_back_to_run(packet, ctx);
                 return Some(slot);
             }
+            was_heard = flow.places.unheard.is_none();
+            if !was_heard {
+                account = Self::charge(&mut self.heard, key.requester, ctx)?;
+            }
             anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
             revival = flow.take_revival(ctx);
-            was_heard = flow.places.unheard.is_none();
             ctx.stats.replaced += 1;
             run = self.take_run(slot);
             self.close(slot, ctx);
@@ -61,8 +67,9 @@ impl NearSide {
             // It takes the place of the one before.
             Some(near) => near,
             None => match self.begin(key, addressing, packet, ctx) {
-                Ok((near, is_back)) => {
+                Ok((near, is_back, charged)) => {
                     revival = is_back.then(Revival::default);
+                    account = charged;
                     near
                 }
                 Err(refused) => return refused,
@@ -74,6 +81,9 @@ impl NearSide {
             near.set_terms(&terms, first_psn);
         }
         let slot = self.open(key, addressing, packet.bth.psn, near, ctx);
+        if let Some(flow) = self.flows.get_mut(slot) {
+            flow.marks.account = account;
+        }
         self.note_renewal(slot, is_anew, ctx);
         self.adopt_run(slot, (run, revival), first_psn.is_some(), ctx);
         self.begin_with_run(slot, packet, ctx);
@@ -86,17 +96,35 @@ impl NearSide {
         Some(slot)
     }
 
-    /// A flow begins that takes no other's place. Returns it, and whether a process that has ended
-    /// knew it. `Err`: it does not begin, or it does to be refused.
+    /// Charges a host for a flow of which nothing is known. `None`: it is to begin none now.
+    fn charge(heard: &mut Heard, host: IpAddr, ctx: &mut Context<'_>) -> Option<Account> {
+        let account = heard.begin(host, ctx.settings.grouping, ctx.now);
+        if account.is_none() {
+            ctx.stats.drop_lan(LanDrop::TooManyFlows);
+        }
+        account
+    }
+
+    /// A flow begins that takes no other's place. Returns it, whether a process that has ended knew
+    /// it, and who is charged for it. `Err`: it does not begin, or it does to be refused.
     fn begin(
         &mut self,
         key: FlowKey,
         addressing: &Addressing,
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
-    ) -> Result<(Near, bool), Option<NearKey>> {
+    ) -> Result<(Near, bool, Account), Option<NearKey>> {
         let came = Came::of(addressing, packet);
         let goes_on = !came.starts && Self::may_go_on(&key, &came, ctx);
+        let is_known = goes_on
+            || !came.starts
+            || ctx.stale_flows.may_go_on(&key, &came)
+            || ctx.pairings.terms(&key).is_some();
+        let account = if is_known {
+            Account::Nobody
+        } else {
+            Self::charge(&mut self.heard, key.requester, ctx).ok_or(None)?
+        };
         let has_room = if came.starts || goes_on {
             self.make_room(key.requester, ctx)
         } else {
@@ -107,10 +135,10 @@ impl NearSide {
             return Err(None);
         }
         if came.starts {
-            return Ok((self.fresh(ctx), ctx.stale_flows.comes_back(&key, &came)));
+            return Ok((self.fresh(ctx), ctx.stale_flows.comes_back(&key, &came), account));
         }
         if goes_on {
-            return Ok((self.begin_amid(&key, &came, packet, ctx), true));
+            return Ok((self.begin_amid(&key, &came, packet, ctx), true, account));
         }
         let doomed = self.open_doomed(key, addressing, packet, ctx);
         if doomed.is_none() {

@@ -349,6 +349,52 @@ fn what_is_no_management_waits_for_its_turn() {
     assert_eq!(world.sites.gateways[0].stats().mads_in_turn, in_turn);
 }
 
+/// A connection request that finds no room in its class is not remembered: it is sent again.
+#[test]
+fn requests_that_are_not_carried_are_not_remembered() {
+    let mut sites = Sites::new(0xc123, |settings| Settings { flows: 900, rate: RATE, ..settings });
+    let mut drops = Vec::new();
+    for number in 0..100_000 {
+        send(&mut sites, host(9), &Kind::Cm.packet(number));
+        let stats = sites.gateways[0].stats();
+        drops.push((stats.lan_drops[LanDrop::Share as usize], stats.calls_refused));
+    }
+    let full = drops.iter().position(|(dropped, _)| *dropped > 0).unwrap();
+    let [(_, before), (dropped, after)] = [drops[full], drops[drops.len() - 1]];
+    assert_eq!((dropped, after), (100_000 - full as u64, before), "from {full} on");
+}
+
+/// Flows of which nothing is known begin at a pace, of each host and of all that no target has
+/// answered. Another's begin beside them.
+#[test]
+fn flows_of_one_host_begin_at_a_pace() {
+    let mut world = World::new(1, None);
+    world.run(Duration::from_millis(100));
+    let opened = |world: &mut World| world.sites.gateways[0].stats().near_opened;
+    let before = opened(&mut world);
+    // So many a second that they would be all that a gateway does.
+    let begin = |world: &mut World, number: u32| {
+        send(&mut world.sites, host(9), &packet(Opcode::SendOnly, 0x1000 + number, 0, Ext::None, &[1; 16]));
+    };
+    let started = world.sites.now;
+    for number in 0..200_000 {
+        begin(&mut world, number);
+        if number % 1000 == 999 {
+            world.run(Duration::from_millis(2));
+        }
+    }
+    let (own, time) = (opened(&mut world) - before, (world.sites.now - started).as_secs_f64());
+    let pace = 16_384.0 + time * 10_000.0;
+    assert!(own as f64 <= pace + 1.0 && own as f64 >= pace * 0.9, "{own} in {time} s");
+    assert!(world.sites.gateways[0].stats().lan_drops[LanDrop::TooManyFlows as usize] > 100_000);
+    // It is a host that no target has answered, and so is this one.
+    world.requesters.push(Requester::of_many(2, 300, 2, world.sites.now));
+    world.run(Duration::from_millis(100));
+    assert!(world.requesters.iter().all(|requester| requester.is_done() || requester.most == u32::MAX));
+    assert!(world.requesters[1].is_done());
+    assert_eq!(failed(&mut world), 0);
+}
+
 /// Flows to hosts that are not there leave others room in the table.
 #[test]
 fn flows_of_one_host_leave_room_for_anothers() {

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reliability::human;
 use roce::wire::PathMtu;
@@ -23,6 +23,8 @@ pub struct Flood {
     pub program: PathBuf,
     /// Length of each transfer.
     pub seconds: f64,
+    /// Only the kinds whose name has this in it.
+    pub only: String,
 }
 
 /// The least goodput of a neighbour, and the most times the p99 that it has beside an honest host.
@@ -44,6 +46,8 @@ struct Outcome {
     /// Payload, as a share of the link's rate.
     goodput: f64,
     p99: Duration,
+    /// Packets that the other has sent, a second.
+    flooded: f64,
 }
 
 impl Flood {
@@ -67,18 +71,18 @@ impl Flood {
         )?;
         writeln!(
             out,
-            "| the other floods with | times the link's rate | goodput, of the link | p99 | ratio |"
+            "| the other floods with | times the link's rate | packets a second | goodput, of the link | p99 | ratio |"
         )?;
-        writeln!(out, "|---|--:|--:|--:|--:|")?;
+        writeln!(out, "|---|--:|--:|--:|--:|--:|")?;
         let mut failed = String::new();
-        for kind in FloodKind::ALL {
+        for kind in FloodKind::ALL.into_iter().filter(|kind| kind.label().contains(&self.only)) {
             for times in TIMES {
-                let Outcome { goodput, p99 } = self.play(Some((kind, times)), interrupted)?;
+                let Outcome { goodput, p99, flooded } = self.play(Some((kind, times)), interrupted)?;
                 let ratio = p99.as_secs_f64() / honest.p99.as_secs_f64();
                 let label = kind.label();
                 writeln!(
                     out,
-                    "| {label} | {times} | {} | {} | {ratio:.2} |",
+                    "| {label} | {times} | {flooded:.0} | {} | {} | {ratio:.2} |",
                     human::share(goodput),
                     human::time(p99)
                 )?;
@@ -106,10 +110,10 @@ impl Flood {
         let played = self.beside(&testbed, mine, others, flood, interrupted);
         // If a gateway has ended, that is the reason to show.
         testbed.check()?;
-        let report = played?;
+        let (report, flooded) = played?;
         testbed.stop()?;
         let p99 = Duration::from_nanos(report.latency.value_at_quantile(0.99));
-        Ok(Outcome { goodput: report.goodput() / RATE, p99 })
+        Ok(Outcome { goodput: report.goodput() / RATE, p99, flooded })
     }
 
     fn beside(
@@ -119,21 +123,21 @@ impl Flood {
         others: [Bound; 2],
         flood: Option<(FloodKind, f64)>,
         interrupted: &dyn Fn() -> bool,
-    ) -> Result<Report, BenchError> {
+    ) -> Result<(Report, f64), BenchError> {
         let Some((kind, times)) = flood else {
             let beside = self.start(testbed, others, BESIDE)?;
             let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
             finish(beside, interrupted)?;
-            return Ok(report);
+            return Ok((report, 0.0));
         };
         let [from, _] = others;
         let to = if kind.is_to_absent_host() { ABSENT } else { HOST };
         let ips = [host_ip(Site::A, BESIDE), host_ip(Site::B, to)];
         let config = FloodConfig { kind, rate: RATE * times, ips, gateway: testbed.lan(Site::A) };
-        let flooder = Flooder::start(from, config)?;
+        let (flooder, since) = (Flooder::start(from, config)?, Instant::now());
         let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
-        flooder.stop()?;
-        Ok(report)
+        let time = since.elapsed().as_secs_f64();
+        Ok((report, flooder.stop()? as f64 / time))
     }
 
     /// Client at site A, server at site B.

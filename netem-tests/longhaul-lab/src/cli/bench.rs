@@ -45,7 +45,7 @@ enum BenchCommand {
     /// Measure what a pair of gateways on this machine adds to the time of a small message
     Latency(SecondsArgs),
     /// Measure what a host that floods takes from another one of its site
-    Flood(SecondsArgs),
+    Flood(FloodArgs),
     /// Measure what messages notice of a lane that dies under load
     Lane(SecondsArgs),
     /// Measure the price of what connections outlive: `survive`, in turns
@@ -64,6 +64,15 @@ struct SecondsArgs {
     /// Seconds per transfer
     #[arg(long, default_value_t = 3.0, value_parser = seconds)]
     seconds: f64,
+}
+
+#[derive(Debug, Args)]
+struct FloodArgs {
+    #[command(flatten)]
+    length: SecondsArgs,
+    /// Only the kinds of flood whose name has this in it
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
 }
 
 #[derive(Debug, Args)]
@@ -217,8 +226,8 @@ fn measure(
             bench::Turns { old: old.clone(), new, rounds: *rounds, arguments: benchmark.clone() }
                 .run(out, interrupted)
         }
-        BenchCommand::Flood(SecondsArgs { seconds }) => {
-            bench::Flood { program, seconds: *seconds }.run(out, interrupted)
+        BenchCommand::Flood(FloodArgs { length: SecondsArgs { seconds }, only }) => {
+            bench::Flood { program, seconds: *seconds, only: only.clone() }.run(out, interrupted)
         }
         BenchCommand::Survive(SurviveArgs { length, directory }) => {
             let (seconds, directory) = (length.seconds, directory.clone());
