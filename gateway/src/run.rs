@@ -2,6 +2,7 @@
 
 mod chooser;
 mod devices;
+mod front;
 mod guarding;
 mod handover;
 mod interface;
@@ -28,10 +29,11 @@ use std::time::{Duration, Instant};
 use chooser::ChooserThread;
 use config::{Completion, LanMode, Policy};
 use devices::Devices;
+use front::{Answering, Front};
 use guarding::Guarding;
 use handover::{Legacy, Preparing};
 use interface::Interface;
-use opening::{OpenDoors, bind_controls, lan_mtu, local_side, open_bulk, thread_counts};
+use opening::{bind_controls, lan_mtu, local_side, open_bulk, thread_counts};
 use patience::Teller;
 pub use patience::remedy;
 use publisher::Publisher;
@@ -44,7 +46,7 @@ use session::message::{Ciphers, Pairing};
 use session::seal::max_datagram;
 use session::{Cipher, OVERHEAD};
 use splice::{Grouping, Settings};
-use supervisor::{Ask, PART, Stop, Supervisor, pulsing};
+use supervisor::{Ask, PART, Stop, Supervisor, pulsing, reload_at_all};
 pub use takeover::{Former, inherited_lock};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
@@ -321,19 +323,20 @@ async fn set_up(
         Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
     let peers = towards(&gateway, policies);
     let telemetries: Vec<_> = peers.iter().map(|peer| Arc::clone(&peer.telemetry)).collect();
-    let teller = Teller { notifier, telemetries: &telemetries, is_patient: heir.is_none() };
+    let front = Some(Front::new(&gateway, doors, &peers, &requests));
+    let mut teller = Teller { notifier, telemetries: &telemetries, front, is_patient: heir.is_none() };
     let bind = || bind_controls(&gateway, &peers, (&identity, &key_log), heir.as_mut());
     let mut legacy = Legacy::new(&gateway, notifier, &retained);
-    let Some((controls, sockets)) = patience::until_there(stop, &teller, bind).await? else {
+    let Some((controls, sockets)) = patience::until_there(stop, &mut teller, bind).await? else {
         return Ok(None);
     };
     let Some((mut guard, lans)) =
-        local_side((&gateway, former.is_same()), heir.as_mut(), stop, &teller).await?
+        local_side((&gateway, former.is_same()), heir.as_mut(), stop, &mut teller).await?
     else {
         return Ok(None);
     };
-    let doors = OpenDoors::open(&gateway, doors, heir.as_mut()).await?;
-    legacy.keep_all(&controls, sockets, lock.as_ref(), &doors)?;
+    let Some(mut front) = front::until_open(&mut teller, heir.as_mut(), stop).await? else { return Ok(None) };
+    legacy.keep_all(&controls, sockets, lock.as_ref(), front.copies())?;
     let resources = resources(&gateway, &peers, lans, retained, heir.as_mut())?;
     let sightings = (0..peers.len()).map(|nth| sightings(&resources, nth)).collect();
     let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
@@ -346,7 +349,8 @@ async fn set_up(
     };
     guard.own();
     drop(spawn_blocking(|| former.clear()));
-    let (listener, (admins, serving)) = (doors.renewal(&telemetries), doors.serve(&peers, &requests)?);
+    front.answer()?;
+    let Answering { listener, admins, serving } = front.into_answering();
     tell_start(&gateway, &telemetries, notifier);
     let each = peers.into_iter().zip(controls).zip(workers);
     let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, &stopping);
@@ -422,23 +426,6 @@ fn tell_start(gateway: &config::Gateway, telemetries: &[Arc<Telemetry>], notifie
     info!(version, site = gateway.site.name, peer, "gateway started");
     notifier.status(&format!("running: site {}, peer {peer}", gateway.site.name));
     notifier.ready(telemetries);
-}
-
-/// Has the files read again for each peer, and puts the answers together.
-async fn reload_at_all(asks: &[async_mpsc::Sender<Ask>]) -> Answer {
-    // All at once: whoever asks waits for a few seconds only.
-    let mut waiting = Vec::new();
-    for ask in asks {
-        let (reply, answer) = oneshot::channel();
-        if ask.send(Ask::Reload(reply)).await.is_ok() {
-            waiting.push(answer);
-        }
-    }
-    let mut answers = Vec::new();
-    for answer in waiting {
-        answers.extend(answer.await);
-    }
-    Answer::of_all(answers)
 }
 
 /// Ends the threads, and puts back what was changed on this machine.

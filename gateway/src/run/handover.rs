@@ -4,7 +4,7 @@
 //! threads and its control connections only stood still.
 
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,6 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::opening::OpenDoors;
 use super::supervisor::{Ask, Holding};
 use super::{RunError, Running};
 use crate::events::EventKind;
@@ -73,17 +72,16 @@ impl Legacy {
         controls: &[Control],
         sockets: Vec<UdpSocket>,
         lock: Option<&UnixListener>,
-        doors: &OpenDoors,
+        admin: Vec<(Place, OwnedFd)>,
     ) -> Result<(), RunError> {
         self.gates.extend(controls.iter().map(Control::gate));
         let sockets = (0..).zip(sockets);
         self.sockets.extend(sockets.map(|(nth, socket)| (Place::Control(nth), socket.into())));
-        let lock = lock.map(|lock| (Place::Lock, lock.as_fd()));
-        lock.into_iter().chain(doors.sockets()).try_for_each(|(place, socket)| self.keep(place, socket))
-    }
-
-    fn keep(&mut self, place: Place, socket: BorrowedFd<'_>) -> Result<(), RunError> {
-        self.sockets.push((place, socket.try_clone_to_owned().map_err(RunError::System)?));
+        if let Some(lock) = lock {
+            let copy = lock.as_fd().try_clone_to_owned().map_err(RunError::System)?;
+            self.sockets.push((Place::Lock, copy));
+        }
+        self.sockets.extend(admin);
         Ok(())
     }
 }

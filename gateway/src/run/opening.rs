@@ -2,31 +2,23 @@
 
 use std::io;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
-use std::time::Instant;
 
 use config::{Congestion, LanMode};
 use session::ThreadCounts;
 use session::control::{Control, StartError};
 use session::identity::Identity;
 use session::key_log::KeyLog;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tracing::warn;
 
 use super::guarding::Guarding;
 use super::patience::{self, Teller};
 use super::{RunError, Towards, control_config, takeover};
-use crate::admin::{Admin, Doors, Listener, Serving};
 use crate::lan::guard::Guard;
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
 use crate::lan::{Lan, MAX_PACKET};
-use crate::renewal::ListenerRenewal;
-use crate::requests::Requests;
 use crate::steering::{self, Key, Part};
-use crate::telemetry::Telemetry;
 use crate::upgrade::{Heir, NotTaken, Place};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
 
@@ -83,7 +75,7 @@ pub(super) async fn local_side(
     (gateway, are_shared): (&config::Gateway, bool),
     mut heir: Option<&mut Heir>,
     stop: &mut oneshot::Receiver<()>,
-    teller: &Teller<'_>,
+    teller: &mut Teller<'_>,
 ) -> Result<Option<(Guarding, Vec<Lan>)>, RunError> {
     // Before the first packet can come: rules go by names, and need no interface.
     let mut guard = match &gateway.lan.mode {
@@ -217,67 +209,4 @@ fn bulk_sockets(
         }
     };
     sockets.map_err(|source| RunError::Bulk { address, source })
-}
-
-/// The admin listeners, open. Nobody is answered yet.
-pub(super) struct OpenDoors {
-    listener: Option<TcpListener>,
-    doors: Doors,
-}
-
-impl OpenDoors {
-    /// Opens the TCP listener, where the gateway file asks for it.
-    pub(super) async fn open(
-        gateway: &config::Gateway,
-        doors: Doors,
-        heir: Option<&mut Heir>,
-    ) -> Result<Self, RunError> {
-        let Some(address) = gateway.admin.as_ref().and_then(|admin| admin.listen) else {
-            return Ok(Self { listener: None, doors });
-        };
-        let inherited = heir.and_then(|heir| takeover::admin_listener(heir, address));
-        let listener = match inherited {
-            Some(listener) => TcpListener::from_std(listener),
-            None => TcpListener::bind(address).await,
-        };
-        Ok(Self { listener: Some(listener.map_err(|source| RunError::Admin { address, source })?), doors })
-    }
-
-    /// The listeners, with their places.
-    pub(super) fn sockets(&self) -> impl Iterator<Item = (Place, BorrowedFd<'_>)> {
-        let listener = self.listener.as_ref().map(|listener| (Place::Admin, listener.as_fd()));
-        let socket = self.doors.socket().map(|socket| (Place::AdminSocket, socket.as_fd()));
-        listener.into_iter().chain(socket)
-    }
-
-    /// Returns who reads the TCP listener's certificate again, if it has one.
-    pub(super) fn renewal(&self, telemetries: &[Arc<Telemetry>]) -> Option<ListenerRenewal> {
-        let (tls, telemetry) = self.doors.tls().zip(telemetries.first())?;
-        Some(ListenerRenewal::new(Arc::clone(tls), Arc::clone(telemetry)))
-    }
-
-    /// Begins to answer. Returns what answers for each peer.
-    pub(super) fn serve(
-        self,
-        peers: &[Towards],
-        requests: &Requests,
-    ) -> Result<(Vec<Arc<Admin>>, Serving), RunError> {
-        let (listener, (socket, token, tls)) = (self.listener, self.doors.into_parts());
-        let Some(first) = peers.first().filter(|_| listener.is_some() || socket.is_some()) else {
-            return Ok((Vec::new(), Serving::new()));
-        };
-        let admin_of = |peer: &Towards| {
-            let Towards { gateway, policy, telemetry, recorder, .. } = peer;
-            let (telemetry, recorder) = (Arc::clone(telemetry), Arc::clone(recorder));
-            Admin::new(gateway, policy, telemetry, recorder, requests.clone(), Instant::now())
-        };
-        let others: Vec<_> = peers.iter().skip(1).map(|peer| Arc::new(admin_of(peer))).collect();
-        let admin = Arc::new(admin_of(first).with_token(token).with_others(others.clone()));
-        let listener = listener.map(|listener| match tls {
-            Some(tls) => Listener::Tls(listener, tls),
-            None => Listener::Tcp(listener),
-        });
-        let serving = admin.start(listener, socket).map_err(RunError::System)?;
-        Ok((std::iter::once(admin).chain(others).collect(), serving))
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use session::control::StartError;
@@ -11,7 +11,10 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::RunError;
+use super::front::Front;
+use crate::events::EventKind;
 use crate::lan::guard::GuardError;
+use crate::lan::usable::Fault;
 use crate::service::Notifier;
 use crate::telemetry::Telemetry;
 
@@ -23,6 +26,8 @@ pub(super) struct Teller<'a> {
     pub(super) notifier: &'a Arc<Notifier>,
     /// Towards each peer.
     pub(super) telemetries: &'a [Arc<Telemetry>],
+    /// Answers from the beginning of a wait on.
+    pub(super) front: Option<Front<'a>>,
     /// False: what is missing now is an error.
     pub(super) is_patient: bool,
 }
@@ -34,9 +39,59 @@ impl Teller<'_> {
     }
 
     /// It begins to wait: whoever started the gateway need not.
-    fn begins(&self, why: &str) {
+    fn begins(&mut self, error: &RunError, why: &str) {
         self.notifier.status(&format!("waiting for what is missing on this machine: {why}"));
         self.notifier.ready(self.telemetries);
+        self.say(Missing::of(error), Some(why));
+        let Some(front) = &mut self.front else { return };
+        if let Err(error) = front.open(None).and_then(|()| front.answer()) {
+            warn!("nobody is answered while the gateway waits: {}", crate::causes::chain(&error));
+        }
+    }
+
+    /// One side's address or interface is missing, and why, or it is there. Workers judge it later.
+    fn say(&self, missing: Missing, why: Option<&str>) {
+        let now = Instant::now();
+        let kind = match missing {
+            Missing::Wan => {
+                self.telemetries.iter().for_each(|to| drop(to.judge_wan(why.map(str::to_owned), now)));
+                if why.is_some() { EventKind::WanDown } else { EventKind::WanUp }
+            }
+            Missing::Lan(interface) => {
+                for telemetry in self.telemetries {
+                    telemetry.name_lan(&interface);
+                    telemetry.set_lan_fault(why.map(|_| Fault::Gone));
+                    drop(telemetry.judge_lan(now));
+                }
+                if why.is_some() { EventKind::LanDown } else { EventKind::LanUp }
+            }
+            Missing::Other => return,
+        };
+        if let Some(telemetry) = self.telemetries.first() {
+            telemetry
+                .events()
+                .about_all()
+                .push(kind, why.unwrap_or("what was missing at the start is there"));
+        }
+    }
+}
+
+/// What is not there yet.
+enum Missing {
+    /// The address of the control connection.
+    Wan,
+    /// The interface of this name, or the address of socket mode.
+    Lan(String),
+    Other,
+}
+
+impl Missing {
+    fn of(error: &RunError) -> Self {
+        match error {
+            RunError::Control(_) | RunError::Bulk { .. } => Self::Wan,
+            RunError::Lan { what, .. } => Self::Lan(what.clone()),
+            _ => Self::Other,
+        }
     }
 }
 
@@ -46,7 +101,7 @@ impl Teller<'_> {
 /// What waiting does not mend.
 pub(super) async fn until_there<T>(
     stop: &mut oneshot::Receiver<()>,
-    teller: &Teller<'_>,
+    teller: &mut Teller<'_>,
     attempt: impl FnMut() -> Result<T, RunError>,
 ) -> Result<Option<T>, RunError> {
     try_every(RETRY, stop, teller, attempt).await
@@ -55,24 +110,26 @@ pub(super) async fn until_there<T>(
 async fn try_every<T>(
     pause: Duration,
     stop: &mut oneshot::Receiver<()>,
-    teller: &Teller<'_>,
+    teller: &mut Teller<'_>,
     mut attempt: impl FnMut() -> Result<T, RunError>,
 ) -> Result<Option<T>, RunError> {
-    let mut has_told = false;
+    let mut waits_for = None;
     loop {
         match attempt() {
             Ok(opened) => {
-                if has_told {
+                if let Some(missing) = waits_for {
                     info!("what was missing is there");
+                    teller.say(missing, None);
                 }
                 return Ok(Some(opened));
             }
             Err(error) if teller.is_patient && comes_later(&error) => {
-                if !std::mem::replace(&mut has_told, true) {
+                if waits_for.is_none() {
                     let why = crate::causes::chain(&error);
                     warn!("waiting for what is missing on this machine: {why}");
-                    teller.begins(&why);
+                    teller.begins(&error, &why);
                 }
+                waits_for = Some(Missing::of(&error));
                 teller.waits();
             }
             Err(error) => return Err(error),
@@ -142,14 +199,17 @@ mod tests {
         let (_stop, mut stopped) = oneshot::channel();
         let mut attempts = 0;
         let (notifier, telemetry) = nobody();
-        let teller =
-            Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry), is_patient: true };
-        let opened = try_every(Duration::ZERO, &mut stopped, &teller, || {
+        let telemetries = std::slice::from_ref(&telemetry);
+        let mut teller = Teller { notifier: &notifier, telemetries, front: None, is_patient: true };
+        let opened = try_every(Duration::ZERO, &mut stopped, &mut teller, || {
             attempts += 1;
             if attempts < 100 { Err(lan(Errno::NODEV)) } else { Ok(attempts) }
         });
         assert_eq!(opened.await.unwrap(), Some(100));
         assert_eq!(telemetry.pulses(), [99, 99], "the watchdog is fed meanwhile");
+        let kinds: Vec<_> =
+            telemetry.events().since(0).events.iter().map(|event| event.kind.clone()).collect();
+        assert_eq!(kinds, [EventKind::LanDown.name(), EventKind::LanUp.name()]);
     }
 
     #[tokio::test]
@@ -158,15 +218,15 @@ mod tests {
         let missing = || Err::<(), _>(lan(Errno::NODEV));
         let mut stop = Some(stop);
         let (notifier, telemetry) = nobody();
-        let teller =
-            Teller { notifier: &notifier, telemetries: std::slice::from_ref(&telemetry), is_patient: true };
-        let ended = try_every(Duration::ZERO, &mut stopped, &teller, || {
+        let telemetries = std::slice::from_ref(&telemetry);
+        let mut teller = Teller { notifier: &notifier, telemetries, front: None, is_patient: true };
+        let ended = try_every(Duration::ZERO, &mut stopped, &mut teller, || {
             drop(stop.take());
             missing()
         });
         assert_eq!(ended.await.unwrap(), None);
         let (_stop, mut stopped) = oneshot::channel();
-        let refused = until_there(&mut stopped, &teller, || Err::<(), _>(lan(Errno::PERM))).await;
+        let refused = until_there(&mut stopped, &mut teller, || Err::<(), _>(lan(Errno::PERM))).await;
         assert!(matches!(refused, Err(RunError::Lan { .. })));
     }
 

@@ -259,6 +259,23 @@ impl Sessions {
 const NOTHING_GOES_ON: &str = "flows would end with their session, since peer.resume_for is 0 s here or at \
                                the peer: that takes a restart";
 
+/// Has the files read again for each peer, and puts the answers together.
+pub(super) async fn reload_at_all(asks: &[mpsc::Sender<Ask>]) -> Answer {
+    // All at once: whoever asks waits for a few seconds only.
+    let mut waiting = Vec::new();
+    for ask in asks {
+        let (reply, answer) = oneshot::channel();
+        if ask.send(Ask::Reload(reply)).await.is_ok() {
+            waiting.push(answer);
+        }
+    }
+    let mut answers = Vec::new();
+    for answer in waiting {
+        answers.extend(answer.await);
+    }
+    Answer::of_all(answers)
+}
+
 /// Waits until the gateway stops.
 async fn told_to_stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
     stopped.wait_for(|stop| *stop != Stop::No).await.map_or(Stop::Drain, |stop| *stop)

@@ -70,3 +70,37 @@ fn a_service_manager_hears_who_takes_over() {
     pair.complete_transfer(20);
     drop(pair);
 }
+
+/// The address of its WAN is not on this machine, as while that boots. Whoever asks sees what is
+/// missing.
+#[test]
+fn a_gateway_that_waits_at_its_start_answers() {
+    let mut pair = Pair::start_otherwise(1, |_| {});
+    pair.testbed.stop_one(Site::A).unwrap();
+    let file = pair.testbed.folder().join("a.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, wan) = text.split_once("[wan]").unwrap();
+    // TEST-NET-1 (RFC 5737).
+    std::fs::write(&file, format!("{before}[wan]{}", wan.replacen("127.0.0.1", "192.0.2.1", 1))).unwrap();
+    pair.testbed.restart(Site::A).unwrap();
+    let limit = Instant::now() + PATIENCE;
+    let metrics = loop {
+        match pair.testbed.fetch(Site::A, "/metrics") {
+            Ok(metrics) if metrics.contains("longhaul_wan_up{site=\"a\",peer=\"b\"} 0") => break metrics,
+            other => assert!(Instant::now() < limit, "{other:?}"),
+        }
+        std::thread::sleep(TICK);
+    };
+    assert!(!metrics.contains("longhaul_session_rtt_seconds{"), "{metrics}");
+    let events = pair.testbed.fetch(Site::A, "/events").unwrap();
+    assert!(events.contains("wan_down") && events.contains("192.0.2.1"), "{events}");
+    let admin = pair.testbed.admin(Site::A).to_string();
+    let status = std::process::Command::new(env!("CARGO_BIN_EXE_longhaul"))
+        .args(["status", "--admin", &admin])
+        .output()
+        .unwrap();
+    assert_eq!(status.status.code(), Some(3), "{status:?}");
+    assert!(String::from_utf8_lossy(&status.stdout).contains("192.0.2.1"), "{status:?}");
+    // It ends when it is told to.
+    pair.testbed.stop_one(Site::A).unwrap();
+}
