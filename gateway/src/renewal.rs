@@ -10,6 +10,7 @@ mod listener;
 mod looks;
 mod outlook;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -208,6 +209,9 @@ pub(crate) fn linked(path: &Path) -> Option<PathBuf> {
 
 /// Returns what an operator can do about an identity that cannot be used.
 pub(crate) fn identity_remedy(error: &IdentityError) -> String {
+    if let Some(kind) = error.unreadable() {
+        return unreadable(kind).to_owned();
+    }
     match error {
         IdentityError::Exposed { path, .. } => {
             let (target, link) = match linked(path) {
@@ -215,6 +219,9 @@ pub(crate) fn identity_remedy(error: &IdentityError) -> String {
                 None => (path.clone(), String::new()),
             };
             format!("`chmod o= {}`{link}, and make new keys if anybody may have read it", target.display())
+        }
+        IdentityError::Form { form, .. } if form.remedy().is_some() => {
+            form.remedy().unwrap_or_default().to_owned()
         }
         // No certificate made anew would mend the authority that it is judged by.
         _ if error.file() == Some(IdentityFile::Authority) => {
@@ -226,7 +233,58 @@ pub(crate) fn identity_remedy(error: &IdentityError) -> String {
         _ if error.is_mismatch() => {
             "name the key that was made with this certificate, or the certificate of this key".to_owned()
         }
+        IdentityError::Role { usage, .. } => {
+            format!("have the authority issue it with {usage}, or without extended key usage")
+        }
         IdentityError::NotYetValid { .. } => "set this machine's clock: `timedatectl`".to_owned(),
         _ => "`longhaul keys --dir DIR --force NAME` makes a site's certificate and key anew".to_owned(),
+    }
+}
+
+/// Returns what an operator can do about a file of keys or certificates that the system does not
+/// let be read.
+fn unreadable(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::NotFound => "name a file that is there; `longhaul keys --dir DIR NAME` makes a site's",
+        ErrorKind::PermissionDenied => "let the gateway's user read it: `chgrp longhaul`, mode 0640",
+        _ => "mend what keeps the system from reading it",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use session::identity::{Form, Identity};
+
+    use super::*;
+
+    /// None of these is mended by making new keys.
+    #[test]
+    fn each_fault_has_a_remedy_of_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let put = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+            path
+        };
+        let key = b"-----BEGIN PRIVATE KEY-----\nMC4=\n-----END PRIVATE KEY-----\n";
+        let mark = [&[0xef, 0xbb, 0xbf][..], key].concat();
+        let missing = folder.path().join("missing");
+        for (certificate, key, remedy) in [
+            (put("der", &[0x30, 0x82, 1, 0]), missing.clone(), "PEM file"),
+            (put("mark", &mark), missing.clone(), "sed"),
+            (put("key", key), missing.clone(), "the certificate of this key"),
+            (folder.path().to_owned(), missing.clone(), "a regular file"),
+            (missing.clone(), missing.clone(), "a file that is there"),
+        ] {
+            let error = Identity::load(&certificate, &key, Path::new("ca.crt")).unwrap_err();
+            let said = identity_remedy(&error);
+            assert!(said.contains(remedy) && !said.contains("--force"), "{error}: {said}");
+        }
+        let (file, path) = (IdentityFile::Key, missing);
+        let encrypted = IdentityError::Form { file, path, form: Form::Encrypted };
+        assert!(identity_remedy(&encrypted).contains("decrypt it"));
     }
 }

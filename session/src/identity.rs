@@ -23,16 +23,14 @@ use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
-use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, InconsistentKeys, RootCertStore,
-    SignatureScheme,
-};
-use rustls_pki_types::pem::PemObject;
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use webpki::EndEntityCert;
 use zeroize::Zeroizing;
 
 pub use form::Form;
+use form::{is_mismatch, said};
 pub use server::{ServerIdentity, client_config, client_config_for};
 pub use validity::Date;
 #[cfg(feature = "quic")]
@@ -68,7 +66,7 @@ pub enum IdentityError {
         /// The file.
         path: PathBuf,
         /// The fault in it.
-        source: rustls_pki_types::pem::Error,
+        source: pem::Error,
     },
     /// Anybody on this machine may read the private key.
     #[error("{}: others may read it (mode {mode:04o})", path.display())]
@@ -191,6 +189,13 @@ impl IdentityError {
     #[must_use]
     pub fn is_of_time(&self) -> bool {
         matches!(self, Self::NotYetValid { .. } | Self::Expired { .. })
+    }
+
+    /// Returns why the system does not let a file be read, if that is what failed.
+    #[must_use]
+    pub fn unreadable(&self) -> Option<io::ErrorKind> {
+        let Self::File { source: pem::Error::Io(error), .. } = self else { return None };
+        Some(error.kind())
     }
 
     /// Returns true if certificate and key are in order, and do not belong together.
@@ -449,7 +454,7 @@ fn read_certificates(path: &Path, file: IdentityFile) -> Result<Vec<CertificateD
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(&text).collect::<Result<_, _>>().map_err(file_error(path, file))?;
     if certificates.is_empty() {
-        return Err(file_error(path, file)(rustls_pki_types::pem::Error::NoItemsFound));
+        return Err(file_error(path, file)(pem::Error::NoItemsFound));
     }
     let is_damaged = |certificate: &CertificateDer<'_>| {
         let anchor = webpki::anchor_from_trusted_cert(certificate);
@@ -479,20 +484,7 @@ fn read_bounded(file: &mut File) -> io::Result<Zeroizing<Vec<u8>>> {
 const LONGEST_FILE: usize = 1 << 20;
 
 fn io_error(path: &Path, file: IdentityFile) -> impl Fn(io::Error) -> IdentityError {
-    move |source| file_error(path, file)(rustls_pki_types::pem::Error::Io(source))
-}
-
-/// Returns true for the key of another certificate.
-fn is_mismatch(error: &rustls::Error) -> bool {
-    matches!(error, rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch))
-}
-
-/// Returns why TLS refuses a certificate with its key.
-fn said(error: &rustls::Error) -> String {
-    match is_mismatch(error) {
-        true => "the key is another certificate's".to_owned(),
-        false => error.to_string(),
-    }
+    move |source| file_error(path, file)(pem::Error::Io(source))
 }
 
 /// Tells of a certificate that its own site's peer would refuse what an operator can mend.
@@ -596,7 +588,7 @@ pub(crate) fn any_revoked<'a, 'b: 'a>(
     !revoked.is_empty() && !chain.into_iter().all(is_good)
 }
 
-fn file_error(path: &Path, file: IdentityFile) -> impl FnOnce(rustls_pki_types::pem::Error) -> IdentityError {
+fn file_error(path: &Path, file: IdentityFile) -> impl FnOnce(pem::Error) -> IdentityError {
     move |source| IdentityError::File { file, path: path.to_owned(), source }
 }
 

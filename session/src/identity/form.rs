@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rustls::InconsistentKeys;
+
 /// A form in which a file of keys or certificates cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
@@ -31,6 +33,28 @@ pub enum Form {
     Special,
 }
 
+impl Form {
+    /// Returns what an operator can do about it, where making new keys would not be right.
+    #[must_use]
+    pub const fn remedy(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Der => "convert it with that command, and name the PEM file",
+            Self::ByteOrderMark => "remove them with `sed -i '1s/^\\xef\\xbb\\xbf//' FILE`",
+            Self::Utf16 => "convert it with `iconv -f UTF-16 -t ASCII FILE`",
+            Self::Encrypted => "decrypt it with that command, into a file that its owner alone may read",
+            Self::CertificateForKey => {
+                "name the key of this certificate: `longhaul keys` makes it as SITE.key"
+            }
+            Self::KeyForCertificate => {
+                "name the certificate of this key: `longhaul keys` makes it as SITE.crt"
+            }
+            Self::Request => "have the authority sign it, and name the certificate that comes of that",
+            Self::Special => "name a regular file, or a link to one",
+            Self::NoKey | Self::NoCertificate | Self::DamagedKey | Self::DamagedCertificate => return None,
+        })
+    }
+}
+
 impl fmt::Display for Form {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -55,6 +79,19 @@ impl fmt::Display for Form {
             }
             Self::Special => "is no regular file",
         })
+    }
+}
+
+/// Returns true for the key of another certificate.
+pub(super) fn is_mismatch(error: &rustls::Error) -> bool {
+    matches!(error, rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch))
+}
+
+/// Returns why TLS refuses a certificate with its key.
+pub(super) fn said(error: &rustls::Error) -> String {
+    match is_mismatch(error) {
+        true => "the key is another certificate's".to_owned(),
+        false => error.to_string(),
     }
 }
 
