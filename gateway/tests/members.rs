@@ -20,10 +20,14 @@ use testbed::hostio::{Bound, Endpoint, EndpointConfig, Limit, Mix, Role, Workloa
 #[path = "sites/processes.rs"]
 mod processes;
 
+#[path = "pair/prometheus/server.rs"]
+mod prometheus;
+
 #[path = "sites/successor.rs"]
 mod successor;
 
 use processes::{PATIENCE, complete, done, longhaul, start_gateway, wait_until};
+use prometheus::{OF_SEVERAL_GATEWAYS, Prometheus, RULES, dashboard_queries};
 use successor::{Successor, upgrade};
 
 /// Those of the first site, and then those of the other.
@@ -302,6 +306,32 @@ fn the_hosts_of_a_gateway_that_dies_go_on_by_the_other() {
     sites.gateways[0] = Some(sites.gateway(0));
     sites.wait_for_members(1, "a1, a2");
     transfers.into_iter().for_each(|transfer| complete(transfer, 2 * MESSAGES));
+}
+
+/// The dashboard shows which gateways of each site live, one of which dies and comes back.
+#[test]
+fn a_dashboard_shows_who_of_a_site_lives() {
+    let mut sites = Sites::start(1);
+    (0..4).for_each(|node| sites.wait_for_members(node, &NAMES[node / 2 * 2..][..2].join(", ")));
+    let targets = [0, 1, 2, 3].map(|node| sites.lan(node));
+    let mut prometheus = Prometheus::start(&targets, RULES);
+    prometheus.wait_for("a scrape of all", |prometheus| prometheus.count("up == 1") == 4);
+    let mut queries = dashboard_queries();
+    queries.retain(|query| query.starts_with(OF_SEVERAL_GATEWAYS));
+    assert_eq!(queries.len(), 1, "{queries:?}");
+    let query = &queries[0];
+    // Each tells of the other one of its site.
+    let shows = |prometheus: &mut Prometheus, what: &str, series: usize| {
+        let what = format!("{query}{what}");
+        prometheus.wait_for(&what, |prometheus| prometheus.count(&what) == series);
+    };
+    shows(&mut prometheus, " == 1", 4);
+    let mut dead = sites.gateways[0].take().unwrap();
+    dead.kill().unwrap();
+    dead.wait().unwrap();
+    shows(&mut prometheus, " == 0", 1);
+    sites.gateways[0] = Some(sites.gateway(0));
+    shows(&mut prometheus, " == 1", 4);
 }
 
 /// Each gateway is replaced by another process in turn, twice, under load with messages of many
