@@ -8,7 +8,7 @@
     reason = "a test that cannot go on fails"
 )]
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -68,6 +68,8 @@ struct Pair {
     testbed: Testbed,
     /// One pair of hosts for each transfer.
     hosts: std::vec::IntoIter<[Bound; 2]>,
+    /// The hosts' addresses in their packets, by site.
+    ips: [Vec<IpAddr>; 2],
     /// Where each site's hosts send to.
     lans: [SocketAddr; 2],
     index: u8,
@@ -124,7 +126,8 @@ impl Pair {
         change(&mut plan);
         let testbed = Testbed::start(&plan, &|| false).unwrap_or_else(|error| panic!("{error}"));
         let lans = [Site::A, Site::B].map(|site| testbed.lan(site));
-        Self { testbed, hosts: hosts.into_iter(), lans, index: 0 }
+        let ips = plan.hosts.map(|hosts| hosts.into_iter().map(|(ip, _)| ip).collect());
+        Self { testbed, hosts: hosts.into_iter(), ips, lans, index: 0 }
     }
 
     /// Client and server of the next transfer.
@@ -138,6 +141,7 @@ impl Pair {
         change: impl FnOnce(&mut Workload),
     ) -> (Endpoint, Endpoint) {
         let [a, b] = self.hosts.next().unwrap();
+        let [ip_a, ip_b] = self.ips.each_ref().map(|ips| ips[usize::from(self.index)]);
         self.index += 1;
         let mut workload = Workload {
             qps: 3,
@@ -151,19 +155,19 @@ impl Pair {
             ..Workload::default()
         };
         change(&mut workload);
-        let start = |bound: Bound, site, other, role| {
+        let start = |bound: Bound, site, [ip, remote_ip]: [IpAddr; 2], role| {
             let config = EndpointConfig {
                 bind: bound.address().unwrap(),
                 gateway: self.lans[site as usize],
-                ip: host_ip(site, self.index),
-                remote_ip: host_ip(other, self.index),
+                ip,
+                remote_ip,
                 role,
                 workload: workload.clone(),
             };
             Endpoint::start_on(bound, &config).unwrap()
         };
-        let server = start(b, Site::B, Site::A, Role::Server);
-        (start(a, Site::A, Site::B, Role::Client), server)
+        let server = start(b, Site::B, [ip_b, ip_a], Role::Server);
+        (start(a, Site::A, [ip_a, ip_b], Role::Client), server)
     }
 
     /// Runs the next transfer to its end, which has to be a good one.

@@ -641,7 +641,7 @@ async fn a_browser_shows_the_page() {
         "mds(32,8)",
         "0.012 %",
         ">took (99 %)<",
-        " ms (4",
+        "ms (4",
         ">held back<",
         "session_up",
         "&lt;img src=x",

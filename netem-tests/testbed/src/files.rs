@@ -22,9 +22,17 @@ pub(super) fn write(dir: &Path, plan: &Plan, ports: &Ports) -> Result<(), Testbe
     let (lan_a, lan_b) = (lan(interface_a, a.lan, hosts_a), lan(interface_b, b.lan, hosts_b));
     let [threads_a, threads_b] = plan.threads;
     let threads = [threads_a, threads_b];
-    put("a.toml", gateway("a", "b", "10.0.1.0/24", (a, threads), &mtus_a, &lan_a, plan))?;
+    let remote = remote("10.0.1.0/24", hosts_b);
+    put("a.toml", gateway("a", "b", &remote, (a, threads), &mtus_a, &lan_a, plan))?;
     let threads = [threads_b, threads_a];
-    put("b.toml", gateway("b", "a", "10.0.0.0/24", (b, threads), &mtus_b, &lan_b, plan))
+    let remote = self::remote("10.0.0.0/24", hosts_a);
+    put("b.toml", gateway("b", "a", &remote, (b, threads), &mtus_b, &lan_b, plan))
+}
+
+/// The value of `lan.remote`: the site's prefix, and each of its hosts that has an IPv6 address.
+fn remote(prefix: &str, hosts: &[(IpAddr, SocketAddr)]) -> String {
+    let others = hosts.iter().filter(|(inner, _)| inner.is_ipv6());
+    others.fold(format!("\"{prefix}\""), |text, (inner, _)| format!("{text}, \"{inner}/128\""))
 }
 
 /// Has the program make an authority, and a certificate and key for each site.
@@ -83,7 +91,7 @@ name = "{name}"
 
 [lan]
 {lan}
-remote = ["{remote}"]
+remote = [{remote}]
 {lan_mtu}
 
 {hosts}

@@ -71,8 +71,8 @@ pub struct Plan {
     pub link: LinkSpec,
     /// Seed of the link.
     pub seed: u64,
-    /// RDMA hosts of site A (10.0.0.x) and of site B (10.0.1.x): the address in their packets, and
-    /// their UDP socket.
+    /// RDMA hosts of site A (10.0.0.x, or any IPv6) and of site B (10.0.1.x, likewise): the address
+    /// in their packets, and their UDP socket.
     pub hosts: [Vec<(IpAddr, SocketAddr)>; 2],
 }
 

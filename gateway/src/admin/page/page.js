@@ -54,7 +54,8 @@ function share(part) {
 }
 
 const known = (value, show) => (value === null || value === undefined ? "-" : show(value));
-const spread = (times) => (times ? `${time(times.median)} (${time(times.p99)})` : "-");
+/* Number and unit stay together. */
+const spread = (times) => (times ? `${time(times.median).replace(" ", "\u00a0")} (${time(times.p99).replace(" ", "\u00a0")})` : "-");
 
 function element(name, text, kind) {
   const made = document.createElement(name);
@@ -63,16 +64,42 @@ function element(name, text, kind) {
   return made;
 }
 
+/* Cells with a line of their own in a narrow window, which may break between words. */
+const words = (text) => [text, "whole words"];
+/* Such cells that may break anywhere. */
+const long = (text) => [text, "whole long"];
+const name = (text) => [text, "whole long name"];
+
+function cell(made) {
+  const [text, kind] = Array.isArray(made) ? made : [made, ""];
+  const it = element("td", text, kind);
+  if (it.classList.contains("long")) {
+    // An address breaks behind a colon rather than within a number.
+    const parts = text.split(/(?<=:)(?=\S)/);
+    it.replaceChildren(...parts.flatMap((part, index) => (index > 0 ? [document.createElement("wbr"), part] : [part])));
+  }
+  return it;
+}
+
+/* A row may have one cell more than there are columns: a note, on a line of its own below the others. */
 function table(id, head, rows) {
-  const line = (cells, name) => {
+  const top = document.createElement("tr");
+  top.append(...head.map((name) => element("th", name)));
+  const lines = rows.flatMap((cells) => {
     const row = document.createElement("tr");
-    for (const cell of cells) {
-      const [text, kind] = Array.isArray(cell) ? cell : [cell, ""];
-      row.append(element(name, text, kind));
-    }
-    return row;
-  };
-  at(id).replaceChildren(line(head, "th"), ...rows.map((row) => line(row, "td")));
+    row.append(...cells.slice(0, head.length).map((made, index) => {
+      const it = cell(made);
+      it.dataset.label = head[index];
+      return it;
+    }));
+    if (cells.length === head.length) return [row];
+    row.className = "noted";
+    const note = document.createElement("tr");
+    note.append(cell(long(cells[head.length])));
+    note.firstChild.colSpan = head.length;
+    return [row, note];
+  });
+  at(id).replaceChildren(top, ...lines);
 }
 
 function list(id, pairs) {
@@ -119,15 +146,25 @@ function showPressure(status) {
   ]);
 }
 
+/* Why a class has its scheme: the operator says so, or what is expected of the gateway's choice. */
+function why(choice) {
+  if (!choice) return "Why: the policy names it";
+  const of = (it) => `${it.scheme} ${time(it.time[1])} with overhead ${share(it.overhead)}`;
+  const said = [choice.because ?? "sessions begin with it"];
+  if (choice.missing) said.push(choice.missing);
+  if (choice.expected) said.push(`${choice.messages}: ${choice.percentile} % within ${of(choice.expected).replace(/^\S+ /, "")}`);
+  if (choice.runners_up.length > 0) said.push(`else ${choice.runners_up.map(of).join(", ")}`);
+  return `Why: ${said.join("; ")}`;
+}
+
 function showClasses(status) {
-  const head = ["class", "scheme", "backlog", "in flight", "sent", "again", "decoded", "lost", "waited (99 %)", "took (99 %)", "why"];
+  const head = ["class", "scheme", "backlog", "in flight", "sent", "again", "decoded", "lost", "waited (99 %)", "took (99 %)"];
   table("classes", head, status.classes.map((each) => {
     const choice = status.choices.find((it) => it.class === each.name && it.stream === "bulk");
     const scheme = choice?.scheme ? `${each.scheme}: ${choice.scheme}` : each.scheme;
-    const why = choice ? choice.because ?? choice.missing ?? "sessions begin with it" : "policy";
     const numbers = [each.sent, each.repairs, each.decoded, each.abandoned].map(count);
-    const spreads = [each.queueing, each.completion].map(spread);
-    return [each.name, scheme, size(each.backlog_bytes), size(each.in_flight_bytes), ...numbers, ...spreads, [why, "long"]];
+    const spreads = [each.queueing, each.completion].map(spread).map(words);
+    return [name(each.name), words(scheme), size(each.backlog_bytes), size(each.in_flight_bytes), ...numbers, ...spreads, why(choice)];
   }));
 }
 
@@ -159,10 +196,10 @@ function showFlows(status, answer) {
     `${flows.near} near, ${flows.far} far, ${flows.unpaired} unpaired; ${flows.opened} opened, ${flows.failed} failed`;
   const number = (qpn) => (qpn === null || qpn === undefined ? "?" : `0x${qpn.toString(16)}`);
   const rows = answer.flows.map((flow) =>
-    [flow.side, flow.requester, number(flow.requester_qpn), flow.target, number(flow.target_qpn),
-      flow.state.replace("_", " "), flow.class]);
+    [flow.side, flow.state.replace("_", " "), name(flow.class),
+      long(`${flow.requester} ${number(flow.requester_qpn)}`), long(`${flow.target} ${number(flow.target_qpn)}`)]);
   const more = answer.total - rows.length;
-  table("flows", ["side", "requester", "queue pair", "target", "queue pair", "state", "class"], rows);
+  table("flows", ["side", "state", "class", "requester, queue pair", "target, queue pair"], rows);
   if (more > 0) at("flow-counts").textContent += `; ${more} more than shown`;
 }
 
@@ -171,7 +208,8 @@ function showEvents(answer) {
   if (answer.next < next) events = [];
   next = answer.next;
   events = [...answer.events.reverse(), ...events].slice(0, KEPT_EVENTS);
-  table("events", ["time", "event", ""], events.map((event) => [event.time.replace("T", " ").replace("Z", ""), event.kind, [event.peer ? `towards ${event.peer}: ${event.text}` : event.text, "long"]]));
+  table("events", ["time", "event", ""], events.map((event) =>
+    [event.time.replace("T", " ").replace("Z", ""), event.kind, long(event.peer ? `towards ${event.peer}: ${event.text}` : event.text)]));
 }
 
 function showState(status) {
@@ -196,8 +234,9 @@ function showState(status) {
   const rest = ` for ${span(session.since)}; version ${status.version}, up for ${span(status.uptime)}${hint}${error}`;
   const why = troubles.map(([name, side]) => element("span", `; ${name} down for ${span(side.down_for)}: ${side.why}`, "down"));
   const certificates = status.certificates ?? [];
-  at("certificates").replaceChildren(...certificates.map((each, index) =>
-    element("span", `${index > 0 ? "; " : "Certificates: "}${each.of} ${each.is_expired ? "EXPIRED" : "expires"} ${each.expires.slice(0, 10)}`, each.is_due ? "down" : "")));
+  at("certificates").replaceChildren(...certificates.flatMap((each, index) =>
+    [index > 0 ? "; " : "Certificates: ",
+      element("span", `${each.of} ${each.is_expired ? "EXPIRED" : "expires"} ${each.expires.slice(0, 10)}`, each.is_due ? "date down" : "date")]));
   at("state").replaceChildren(element("span", state, isUp ? "up" : "down"), rest, ...why);
 }
 
