@@ -592,6 +592,8 @@ fn manual_pages_and_completions_are_those_of_the_commands() {
     let manifest = include_str!("../Cargo.toml");
     let assets = manifest.lines().filter_map(|line| line.trim().strip_prefix("[\"../packaging/generated/"));
     let assets: Vec<&str> = assets.filter_map(|line| line.split('"').next()).collect();
+    // Documents are not of the program's making.
+    let assets: Vec<&str> = assets.into_iter().filter(|asset| !asset.starts_with("documents/")).collect();
     assert_eq!(assets.len(), 5, "{assets:?}");
     for asset in assets.iter().filter(|asset| !asset.contains('*')) {
         assert!(!read(asset).is_empty(), "{asset}");
