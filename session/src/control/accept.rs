@@ -63,7 +63,7 @@ pub(super) async fn accept(
     links: mpsc::Sender<Link>,
 ) {
     let mut door = Door::new(Arc::clone(&config), held);
-    let mut journal = Journal::default();
+    let mut journal = Journal::new(config.peer_address.ip());
     loop {
         let ended = tokio::select! {
             incoming = endpoint.accept() => match incoming {
@@ -77,7 +77,10 @@ pub(super) async fn accept(
         };
         let failure = match result {
             Ok(link) => match links.send(link).await {
-                Ok(()) => continue,
+                Ok(()) => {
+                    journal.begin_anew();
+                    continue;
+                }
                 Err(_) => return,
             },
             Err(failure) => failure,

@@ -63,7 +63,7 @@ pub(super) async fn dial(
     held: Arc<Held>,
     links: mpsc::Sender<Link>,
 ) {
-    let mut journal = Journal::default();
+    let mut journal = Journal::new(config.peer_address.ip());
     let mut backoff = Backoff::default();
     let mut standing: Option<Standing> = None;
     // The session before was lost by silence, and its owner has told of that.
@@ -75,6 +75,7 @@ pub(super) async fn dial(
         let Some(client) = credentials.client.clone() else { return };
         match attempt(&endpoint, client, order, &config, &held).await {
             Ok(link) => {
+                journal.begin_anew();
                 let (connection, goes_on) = (link.wire.connection(), !link.session.peer.resume_for.is_zero());
                 standing = Some(Standing { connection, goes_on, started });
                 if links.send(link).await.is_err() {

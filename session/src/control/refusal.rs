@@ -2,7 +2,7 @@
 //! kept.
 
 use std::fmt::{self, Display};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -16,8 +16,8 @@ use super::wire::{Lost, SetupError};
 use crate::identity::Date;
 use crate::message::MessageError;
 
-/// At most one line in the log per interval and gateway.
-const LOG_INTERVAL: Duration = Duration::from_secs(5);
+/// Between two lines of the log about the same: at first, and at most.
+const LOG_INTERVALS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// TLS alerts are transport errors from here on, one per alert (RFC 9001, 4.8).
 const CRYPTO_ERRORS: std::ops::Range<u64> = 0x100..0x200;
@@ -127,6 +127,10 @@ impl From<&SetupError> for Refusal {
     }
 }
 
+/// TLS alert `unknown_ca`.
+const ALERT_UNKNOWN_AUTHORITY: u64 = 0x100 + 48;
+/// TLS alert `decrypt_error`: an authority of the right name has another key.
+const ALERT_SIGNATURE: u64 = 0x100 + 51;
 /// TLS alert `certificate_expired`, which also says that one is not valid yet.
 const ALERT_EXPIRED: u64 = 0x100 + 45;
 /// TLS alert `certificate_revoked`.
@@ -150,6 +154,20 @@ fn explain(error: &ConnectionError, peer: &str, now: UnixTime) -> Option<String>
                 )
             })
         }
+        ConnectionError::TransportError(error) if is_of_authority(error.code.into(), &error.reason) => {
+            Some(format!(
+                "the authority of this site's `identity.authority` has not signed the certificate of `{peer}`: \
+                 both sites need the same one, which `longhaul keys` makes as ca.crt"
+            ))
+        }
+        ConnectionError::ConnectionClosed(closed)
+            if u64::from(closed.error_code) == ALERT_UNKNOWN_AUTHORITY =>
+        {
+            Some(format!(
+                "the authority that `{peer}` trusts has not signed this site's certificate: both sites need \
+                 the same one, which `longhaul keys` makes as ca.crt"
+            ))
+        }
         ConnectionError::ConnectionClosed(closed) if u64::from(closed.error_code) == ALERT_EXPIRED => {
             Some(format!(
                 "by the clock of `{peer}` this site's certificate has expired, or is not valid yet: \
@@ -158,6 +176,12 @@ fn explain(error: &ConnectionError, peer: &str, now: UnixTime) -> Option<String>
         }
         _ => None,
     }
+}
+
+/// Returns true if a certificate is another authority's than the one that it is judged by. `reason`
+/// has the text of `rustls::CertificateError`.
+fn is_of_authority(code: u64, reason: &str) -> bool {
+    code == ALERT_UNKNOWN_AUTHORITY || code == ALERT_SIGNATURE && reason.contains("BadSignature")
 }
 
 /// The connection's own error, if a set-up ended by that.
@@ -274,34 +298,92 @@ impl Refusals {
     }
 }
 
-/// Writes refusals to the log, at most one line in five seconds, saying how many went unmentioned.
-#[derive(Default)]
+/// Writes refusals to the log. Each reason has its own lines, of the configured peer and of others.
+/// They come ever more rarely as long as it goes on, and say how many went unmentioned.
 pub(super) struct Journal {
+    peer: IpAddr,
+    /// Those of others, and the peer's.
+    lines: [[Line; Refusal::ALL.len()]; 2],
+}
+
+/// When a reason is written of next.
+#[derive(Clone, Copy, Default)]
+struct Line {
     next: Option<Instant>,
+    pause: Duration,
     unmentioned: u64,
 }
 
+impl Line {
+    /// It is time to write. Returns how many went unmentioned.
+    fn write(&mut self, now: Instant) -> Option<u64> {
+        let (first, most) = LOG_INTERVALS;
+        let over = self.next.map(|next| now.checked_duration_since(next));
+        self.pause = match over {
+            Some(None) => {
+                self.unmentioned += 1;
+                return None;
+            }
+            Some(Some(quiet)) if quiet < self.pause => (self.pause * 2).min(most),
+            _ => first,
+        };
+        self.next = Some(now + self.pause);
+        Some(std::mem::take(&mut self.unmentioned))
+    }
+}
+
 impl Journal {
+    /// Of a gateway whose peer has this address.
+    pub(super) fn new(peer: IpAddr) -> Self {
+        Self { peer, lines: [[Line::default(); Refusal::ALL.len()]; 2] }
+    }
+
     /// `is_news`: nobody has been told that the peer does not answer.
     pub(super) fn note(&mut self, reason: Refusal, address: SocketAddr, error: &Told<'_>, is_news: bool) {
-        let now = Instant::now();
-        if self.next.is_some_and(|next| now < next) {
-            self.unmentioned += 1;
-            return;
-        }
-        let unmentioned = std::mem::take(&mut self.unmentioned);
-        self.next = Some(now + LOG_INTERVAL);
+        let own = usize::from(address.ip().to_canonical() == self.peer.to_canonical());
+        let line = self.lines.get_mut(own).and_then(|lines| lines.get_mut(reason.index()));
+        let Some(unmentioned) = line.and_then(|line| line.write(Instant::now())) else { return };
         let (peer, reason) = (error.peer, reason.label());
         match is_news {
             true => warn!(peer, reason, %address, %error, unmentioned, "no session"),
             false => info!(peer, reason, %address, %error, unmentioned, "no session"),
         }
     }
+
+    /// The peer has a session: what keeps it from the next one is news.
+    pub(super) fn begin_anew(&mut self) {
+        let [_, peer] = &mut self.lines;
+        *peer = Default::default();
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The same is written ever more rarely, and something else at once.
+    #[test]
+    fn what_goes_on_is_written_ever_more_rarely() {
+        let (mut line, start) = (Line::default(), Instant::now());
+        let written: Vec<_> = (0..4000)
+            .filter_map(|second| line.write(start + Duration::from_secs(second)).map(|left| (second, left)))
+            .take(9)
+            .collect();
+        let wanted =
+            [(0, 0), (5, 4), (15, 9), (35, 19), (75, 39), (155, 79), (315, 159), (615, 299), (915, 299)];
+        assert_eq!(written, wanted);
+        // It was quiet for as long.
+        assert_eq!(line.write(start + Duration::from_secs(3600)), Some(0));
+        assert_eq!(line.write(start + Duration::from_secs(3605)), Some(0));
+    }
+
+    /// Whoever gave the two sites different authorities reads that, at either end.
+    #[test]
+    fn another_authority_has_a_remedy() {
+        assert!(is_of_authority(ALERT_UNKNOWN_AUTHORITY, ""));
+        assert!(is_of_authority(ALERT_SIGNATURE, "invalid peer certificate: BadSignature"));
+        assert!(!is_of_authority(ALERT_SIGNATURE, "") && !is_of_authority(ALERT_EXPIRED, "BadSignature"));
+    }
 
     /// "The peer" of a refusal that is passed on is whoever reads it.
     #[test]
