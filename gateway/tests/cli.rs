@@ -312,9 +312,21 @@ policy.toml: ok, policy with bulk, urgent, default
         (3, 5),
         "{outlook}"
     );
-    let (code, _, err) = parts(&longhaul(folder.path(), &[&["check", "policy.toml"], &link[2..]].concat()));
-    let wanting = "longhaul: give --rate of the link, or --admin with a gateway that knows it\n";
-    assert_eq!((code, err.as_str()), (Some(2), wanting));
+    // A way back of 2 % holds the reports, and a thinner one does not.
+    for (back, warned) in [("200 Mbit/s", false), ("20 Mbit/s", true)] {
+        let args = [&["check", "policy.toml", "--back", back], &link[..]].concat();
+        let (code, out, err) = parts(&longhaul(folder.path(), &args));
+        assert_eq!((code, err.as_str()), (Some(0), ""));
+        let warning = "warning: reports take up to 200 Mbit/s of the way back, which carries 20 Mbit/s.";
+        assert_eq!(out.contains(warning), warned, "{back}: {out}");
+    }
+    // By itself it says nothing of the way there.
+    for (further, missing) in [(&link[2..], "--rate"), (&["--back", "20 Mbit/s"], "--rate, --rtt, --drop")] {
+        let (code, _, err) = parts(&longhaul(folder.path(), &[&["check", "policy.toml"], further].concat()));
+        let wanting =
+            format!("longhaul: give {missing} of the link, or --admin with a gateway that knows it\n");
+        assert_eq!((code, err), (Some(2), wanting));
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use config::{ByteSize, Content, Gateway, Policy, Report};
+use config::{ByteSize, Content, Gateway, Policy, Rate, Report};
 
 use super::failure::{Outcome, output_failed, unusable};
 use super::status::known;
@@ -21,7 +21,7 @@ pub(super) struct CheckArgs {
     #[arg(long)]
     live: bool,
     /// Show the outcome as JSON
-    #[arg(long, conflicts_with_all = ["rate", "rtt", "drop", "burst", "packet", "admin"])]
+    #[arg(long, conflicts_with_all = ["rate", "rtt", "drop", "burst", "packet", "back", "admin"])]
     json: bool,
     /// Gateway or policy files, told apart by their content; both files of a pair are compared
     #[arg(required = true, value_name = "FILE")]
@@ -31,6 +31,9 @@ pub(super) struct CheckArgs {
         next_help_heading = "Say what each class would do on a link (rate and packets of a gateway file are known)"
     )]
     link: LinkArgs,
+    /// Rate of the way back, if that is another, such as "20 Mbit/s"
+    #[arg(long, value_name = "RATE")]
+    back: Option<Rate>,
 }
 
 impl CheckArgs {
@@ -47,8 +50,8 @@ impl CheckArgs {
             if report.is_valid() {
                 writeln!(out, "{problems}{}: {}", path.display(), verdict(&report)).map_err(output_failed)?;
                 outline(&mut out, &report).map_err(output_failed)?;
-                if self.link.is_given()
-                    && let Err(failure) = look_out(&mut out, &report, &self.link, known)
+                if (self.link.is_given() || self.back.is_some())
+                    && let Err(failure) = look_out(&mut out, &report, (&self.link, self.back), known)
                 {
                     wrong += &format!("{}\n", failure.text);
                 }
@@ -134,7 +137,7 @@ fn outline(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 /// Writes what each class would do on the link, or on each link of several. A gateway file says
 /// more of it than a policy.
-fn look_out(out: &mut impl Write, report: &Report, link: &LinkArgs, known: Known) -> Outcome {
+fn look_out(out: &mut impl Write, report: &Report, link: (&LinkArgs, Option<Rate>), known: Known) -> Outcome {
     match report.content() {
         Some(Content::Gateway(gateway, policy)) => gateway.views().iter().try_for_each(|view| {
             if !gateway.others.is_empty() {
@@ -155,9 +158,9 @@ fn look_out_on(
     out: &mut impl Write,
     policy: &Policy,
     buffer: Option<(ByteSize, u8)>,
-    link: &LinkArgs,
+    (link, back): (&LinkArgs, Option<Rate>),
     known: &Known,
 ) -> Outcome {
     let estimate = link.estimate(known).map_err(|error| unusable(format!("longhaul: {error}")))?;
-    plan::outlook::write(out, policy, buffer, &estimate).map_err(output_failed)
+    plan::outlook::write(out, policy, (buffer, back), &estimate).map_err(output_failed)
 }

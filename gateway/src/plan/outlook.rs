@@ -2,31 +2,35 @@
 
 use std::io::{self, Write};
 
-use config::{ByteSize, Class, Policy};
+use config::{ByteSize, Class, Policy, Rate};
 use reliability::human;
 use reliability::model::{self, Candidate, Message};
 use reliability::selector::{Bucket, Estimate};
 
-use super::{Subject, buffer_warning, headline, window_warning};
+use super::{Subject, buffer_warning, headline, reports_warning, window_warning};
 
 /// The sizes shown, as far as a class has messages of them.
 const SIZES: [u64; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 1 << 30];
 
 /// A line for each size: the scheme, the time within which the class's percentile of messages is
 /// complete, and what is sent beyond the data. `buffer`: the gateway's `limits.total_buffer` and
-/// its data-plane threads, if it is known.
+/// its data-plane threads, if it is known. `back`: the rate of the way back, if that is another.
 ///
 /// # Errors
 /// Those of `out`.
 pub fn write(
     out: &mut dyn Write,
     policy: &Policy,
-    buffer: Option<(ByteSize, u8)>,
+    (buffer, back): (Option<(ByteSize, u8)>, Option<Rate>),
     estimate: &Estimate,
 ) -> io::Result<()> {
     writeln!(out, "On a link of {}:", headline(estimate))?;
     let classes = policy.written().count();
-    let warnings = [window_warning(&estimate.link), buffer_warning(&estimate.link, classes, buffer)];
+    let warnings = [
+        window_warning(&estimate.link),
+        buffer_warning(&estimate.link, classes, buffer),
+        reports_warning(&estimate.link, back),
+    ];
     for warning in warnings.into_iter().flatten() {
         writeln!(out, "{warning}")?;
     }
