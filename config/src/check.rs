@@ -8,7 +8,7 @@ use miette::Severity;
 use toml::de::DeTable;
 
 use crate::gateway::{
-    Gateway, Peer, Relation, SlowBlocks, check_members_policy, folder, read_gateway, slow_blocks,
+    Gateway, Lan, Peer, Relation, SlowBlocks, check_members_policy, folder, read_gateway, slow_blocks,
 };
 use crate::policy::{Policy, Survive, read_policy};
 use crate::problem::{Invalid, Label, Problem, Source};
@@ -44,6 +44,7 @@ fn report(path: &Path, source: Option<Source>, outcome: Result<(Content, Vec<Pro
 
 fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>), Invalid> {
     let (gateway, mut problems) = read_gateway(source, folder(path))?;
+    problems.extend(small_packets(source, &gateway));
     let load = |file: &Path| -> Result<(Policy, Vec<Problem>), Invalid> {
         let text = read::load_named(file).map_err(|invalid| unreadable(source, &invalid))?;
         let (policy, mut warnings) = read_policy(&text)?;
@@ -92,6 +93,20 @@ fn unreadable(source: &Source, invalid: &Invalid) -> Invalid {
     let span = read::locate(source.inner(), "policy.file").unwrap_or(0..0);
     let help = "the path is relative to the gateway file's folder".to_owned();
     Problem::new(Severity::Error, invalid.to_string()).at(source, span, Label::NAMED).help(Some(help)).into()
+}
+
+/// A `lan.mtu` that hosts' usual packets are longer than.
+fn small_packets(source: &Source, gateway: &Gateway) -> Option<Problem> {
+    let mtu = gateway.lan.mtu?;
+    let path_mtu = Lan::path_mtu(mtu.into());
+    if path_mtu >= Lan::USUAL_PATH_MTU {
+        return None;
+    }
+    let span = read::locate(source.inner(), "lan.mtu").unwrap_or(0..0);
+    let found = format!("{mtu} bytes hold a path MTU of {path_mtu}");
+    let help = "1500 for a path MTU of 1024, 4200 for 4096; left out, the interface's holds";
+    let message = "`lan.mtu` is too small for the usual path MTUs of RoCE";
+    Some(Problem::new(Severity::Warning, message).at(source, span, found).help(Some(help.to_owned())))
 }
 
 /// Distances below this one are hardly worth a gateway.

@@ -96,6 +96,19 @@ impl Lan {
     /// Multicast groups at most: each is a membership on the interface, and a comparison for each
     /// multicast packet that comes by it.
     pub const MOST_GROUPS: usize = 64;
+    /// Bytes of IP, UDP, BTH, RETH and ICRC in a packet of RoCE at most, beyond its payload.
+    const ROCE_HEADERS: u32 = 80;
+    const PATH_MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+    /// The path MTU that most queue pairs have at least, as the usual MTU of 1500 holds it.
+    pub const USUAL_PATH_MTU: u32 = 1024;
+
+    /// Returns the largest path MTU of RoCE whose packets are no longer than an IP packet of so
+    /// many bytes; 0 if none is.
+    #[must_use]
+    pub fn path_mtu(packet: u32) -> u32 {
+        let fits = |path_mtu: &u32| path_mtu + Self::ROCE_HEADERS <= packet;
+        Self::PATH_MTUS.into_iter().rev().find(fits).unwrap_or(0)
+    }
 }
 
 /// `lan.mode`

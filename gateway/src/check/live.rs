@@ -54,10 +54,6 @@ impl Finding {
 
 /// Bytes that each bulk socket asks for in either direction.
 const SOCKET_BUFFER: u64 = 32 << 20;
-/// Headers of a RoCE packet beyond its payload, at most.
-const ROCE_HEADERS: u32 = 80;
-/// Path MTUs of RoCE.
-const PATH_MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 /// Compares a file with the machine. `most_memory`: bytes that the gateway takes at most.
 pub fn judge(gateway: &Gateway, most_memory: usize, machine: &Machine) -> Vec<Finding> {
@@ -296,11 +292,11 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
         let message = format!("`lan.mtu` is more than {name} carries");
         findings.warn("lan.mtu", message, format!("{mtu}, its MTU is {}", lan.mtu), "the lesser value holds");
     }
-    let mtu = gateway.lan.mtu.map_or(lan.mtu, |mtu| lan.mtu.min(u32::from(mtu)));
-    let path_mtu = PATH_MTUS.into_iter().rev().find(|payload| payload + ROCE_HEADERS <= mtu);
-    if path_mtu.is_none_or(|path_mtu| path_mtu < 1024) {
+    // What the file's own value is too small for is told without asking the machine.
+    let path_mtu = config::Lan::path_mtu(lan.mtu);
+    if path_mtu < config::Lan::USUAL_PATH_MTU {
         let message = format!("{name} is too small for the usual path MTUs of RoCE");
-        let found = format!("{mtu} bytes hold a path MTU of {}", path_mtu.unwrap_or(0));
+        let found = format!("{} bytes hold a path MTU of {path_mtu}", lan.mtu);
         findings.warn("lan.interface", message, &found, "1500 for a path MTU of 1024, 4200 for 4096");
     }
     if let Some((device, _)) = machine.rdma.iter().find(|(_, netdev)| netdev == name) {
