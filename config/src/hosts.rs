@@ -8,7 +8,10 @@ use toml::de::DeValue;
 use crate::read::{Wrong, text};
 
 /// Kinds of addresses that no RDMA host and no gateway has, each with its IPv4 and IPv6 prefix.
-const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 5] = [
+///
+/// Others of IANA's special-purpose registries (RFC 6890) are left: private, shared, benchmarking
+/// and documentation prefixes serve in a network of one's own, and 192.0.0.0/24 has hosts in it.
+const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 8] = [
     (
         "multicast",
         Some(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
@@ -29,6 +32,11 @@ const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 5] = [
         Some(Ipv4Net::new_assert(Ipv4Addr::new(0, 0, 0, 0), 8)),
         Some(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128)),
     ),
+    ("broadcast", Some(Ipv4Net::new_assert(Ipv4Addr::BROADCAST, 32)), None),
+    // RFC 1112, section 4.
+    ("reserved", Some(Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0), 4)), None),
+    // RFC 6666.
+    ("discard-only", None, Some(Ipv6Net::new_assert(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64))),
     ("IPv4-mapped", None, Some(Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96))),
 ];
 
@@ -66,6 +74,9 @@ pub(crate) fn impossible(prefix: &IpNet) -> Option<(&'static str, &'static str)>
         "loopback" => "no packet with such an address leaves its machine",
         "link-local" => "no router forwards such addresses, and neither does a gateway",
         "unspecified" => "no host has such an address",
+        "broadcast" => "it is all hosts of a network, and no router forwards it",
+        "reserved" => "no packet may have such an address (RFC 1112, section 4), and no router forwards it",
+        "discard-only" => "routers drop what goes there (RFC 6666)",
         _ => "packets carry IPv4 addresses as they are: write the IPv4 prefix",
     };
     Some((kind, why))
@@ -85,6 +96,11 @@ pub(crate) fn on_link(address: SocketAddr) -> Result<SocketAddr, Wrong> {
     let ip = address.ip();
     if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return Err(Wrong::new("is not one machine's address", "write the gateway's own, not a group's"));
+    }
+    if let Some((kind @ ("unspecified" | "reserved" | "discard-only"), why)) = impossible(&IpNet::from(ip))
+        && !ip.is_unspecified()
+    {
+        return Err(Wrong::new(format!("is {kind}, and no machine's address"), why));
     }
     if let SocketAddr::V6(address) = address {
         if let Some(inner) = address.ip().to_ipv4_mapped() {
@@ -120,6 +136,19 @@ mod tests {
             ("::ffff:10.0.0.0/104", Some("IPv4-mapped")),
             ("0.0.0.0/8", Some("unspecified")),
             ("::/128", Some("unspecified")),
+            ("255.255.255.255/32", Some("broadcast")),
+            ("240.0.0.0/4", Some("reserved")),
+            ("250.1.0.0/16", Some("reserved")),
+            ("100::/64", Some("discard-only")),
+            // Legal in a network of one's own.
+            ("100.64.0.0/10", None),
+            ("192.0.0.0/24", None),
+            ("192.0.2.0/24", None),
+            ("198.18.0.0/15", None),
+            ("64:ff9b:1::/48", None),
+            ("2001:db8::/32", None),
+            // More than what is reserved.
+            ("224.0.0.0/3", None),
             ("10.0.0.0/8", None),
             ("fd00::/8", None),
             ("0.0.0.0/0", None),
@@ -134,6 +163,11 @@ mod tests {
     fn a_link_local_address_needs_its_interface() {
         let judged = |text: &str| on_link(text.parse().unwrap()).is_ok();
         assert!(judged("[fe80::1%3]:14791") && judged("10.9.0.1:14791") && judged("127.0.0.1:14791"));
+        // Any of a machine's own addresses.
+        assert!(judged("0.0.0.0:14791") && judged("[::]:14791"));
+        for text in ["0.0.0.1:14791", "240.0.0.1:14791", "255.255.255.255:14791", "[100::1]:14791"] {
+            assert!(!judged(text), "{text}");
+        }
         for text in ["[fe80::1]:14791", "[::ffff:10.9.0.1]:14791", "239.1.1.1:14791", "[ff02::1%3]:14791"] {
             assert!(!judged(text), "{text}");
         }
