@@ -285,7 +285,8 @@ mod tests {
         let text = format!(
             "[site]\nname = \"{site}\"\n[lan]\ninterface = \"{interface}\"\nremote = [\"10.0.1.0/24\"]\n\
              [wan]\nlisten = \"10.9.0.1:14791\"\n[peer]\nname = \"b\"\naddress = \"10.9.0.2:14791\"\nrate = \"1 Gbit/s\"\n\
-             [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n"
+             [identity]\ncertificate = \"a.crt\"\nkey = \"a.key\"\nauthority = \"ca.crt\"\n\
+             [admin]\nsocket = \"a.sock\"\n"
         );
         fs::write(&path, text).unwrap();
         path
@@ -420,8 +421,8 @@ mod tests {
         let missing = "[retention]\ndirectory = \"missing\"\n";
         let full = "[retention]\nsize = \"1 TiB\"\ndirectory = \"/dev/shm\"\n";
         policy("process");
-        assert_eq!(told(missing), Some((false, Some((19, 13)))));
-        assert_eq!(told(full), Some((false, Some((19, 8)))));
+        assert_eq!(told(missing), Some((false, Some((21, 13)))));
+        assert_eq!(told(full), Some((false, Some((21, 8)))));
         for other in ["session", "gateway"] {
             policy(other);
             assert_eq!(told(missing), None, "{other}");

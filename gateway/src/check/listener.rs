@@ -10,7 +10,7 @@ use config::{Admin, Gateway, Label, Report};
 use rustls_pki_types::UnixTime;
 use session::identity::{Date, IdentityError, IdentityFile, ServerIdentity};
 
-use crate::admin::Token;
+use crate::admin::{SOCKET, Token};
 use crate::renewal::{SOON, identity_remedy};
 
 /// Bytes of a socket's path at most (`sun_path` of unix(7), which ends with a zero).
@@ -25,7 +25,7 @@ const KEY: &str = "admin.key";
 ///
 /// What keeps clients away is a warning: a gateway carries packets without them.
 pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
-    let Some(admin) = &gateway.admin else { return };
+    let Some(admin) = &gateway.admin else { return nobody_answers(report) };
     if let Some(path) = &admin.socket {
         socket(report, path);
     }
@@ -47,6 +47,17 @@ pub(super) fn check(report: &mut Report, gateway: &Gateway, now: UnixTime) {
             report.error_at(blamed(&error), error.to_string(), Label::NAMED, Some(help));
         }
     }
+}
+
+/// Without the section there is no listener, in the unit's runtime directory either.
+fn nobody_answers(report: &mut Report) {
+    let help = format!(
+        "write [admin] with listen = \"127.0.0.1:9464\", for metrics and the page, too, or with \
+         socket = \"{SOCKET}\", for this machine's own commands alone"
+    );
+    let message =
+        "there is no [admin]: `status` and all commands that ask the gateway find nobody who answers";
+    report.warning_at("admin", message, "", Some(help));
 }
 
 fn token(report: &mut Report, path: &Path) {
@@ -155,6 +166,34 @@ mod tests {
         let line = |problem: &config::Problem| problem.position().unwrap().0;
         let found = report.problems().iter().map(|problem| (problem.message().to_owned(), line(problem)));
         (report.is_valid(), found.collect())
+    }
+
+    #[test]
+    fn a_gateway_that_would_answer_nobody_is_warned_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gateway.toml");
+        let (without, _) = FILE.split_once("[admin]").unwrap();
+        let told = |section: &str| {
+            fs::write(&path, format!("{without}{section}")).unwrap();
+            let mut report = config::check(&path);
+            let gateway = crate::check::gateway_of(&report).unwrap().0;
+            check(&mut report, &gateway, UnixTime::now());
+            let found = report.problems().iter().map(|problem| {
+                let help = problem.remedy().unwrap_or_default().to_owned();
+                (problem.is_error(), problem.message().to_owned(), help)
+            });
+            found.collect::<Vec<_>>()
+        };
+        let found = told("");
+        assert!(
+            found.len() == 1 && !found[0].0 && found[0].1.starts_with("there is no [admin]"),
+            "{found:?}"
+        );
+        for remedy in ["listen = \"127.0.0.1:9464\"", "socket = \"/run/longhaul/admin.sock\""] {
+            assert!(found[0].2.contains(remedy), "{found:?}");
+        }
+        assert_eq!(told("[admin]\nlisten = \"127.0.0.1:9464\"\n"), []);
+        assert_eq!(told("[admin]\nsocket = \"a.sock\"\n"), []);
     }
 
     #[test]
