@@ -13,6 +13,7 @@ use rustls_pki_types::UnixTime;
 use session::identity::{Date, Identity, IdentityError, IdentityFile};
 use session::schedule::Role;
 
+use crate::lan::rdma;
 use crate::lan::usable::{self, Fault};
 use crate::renewal::{SOON, identity_remedy, linked};
 use crate::retention::{NoRetention, wants_retention};
@@ -28,7 +29,7 @@ pub fn check(path: &Path) -> Report {
     if let Some((gateway, _)) = gateway_of(&report) {
         identity(&mut report, &gateway, |_| false);
         listener::check(&mut report, &gateway, UnixTime::now());
-        interface(&mut report, &gateway);
+        interface(&mut report, &gateway, Path::new(rdma::SYS));
     }
     report
 }
@@ -261,11 +262,15 @@ fn blamed(error: &IdentityError) -> &'static str {
     }
 }
 
-fn interface(report: &mut Report, gateway: &Gateway) {
+/// `sys`: where the kernel tells of RDMA devices.
+fn interface(report: &mut Report, gateway: &Gateway, sys: &Path) {
     let LanMode::Packet { interface } = &gateway.lan.mode else { return };
     if let Ok(Some(fault @ Fault::Gone)) = usable::look(&gateway.lan, interface) {
         let help = Some(fault.remedy(interface));
         report.warning_at("lan.interface", fault.text(interface), Label::NAMED, help);
+    }
+    for device in rdma::taken_in(sys, interface).into_keys() {
+        report.warning_at("lan.interface", device.warning(), Label::NAMED, Some(rdma::REMEDY.to_owned()));
     }
 }
 
@@ -357,6 +362,25 @@ mod tests {
         };
         assert!(all(&[Some(true)]) && all(&[None, Some(true)]));
         assert!(!all(&[]) && !all(&[None]) && !all(&[Some(true), Some(false)]));
+    }
+
+    /// One that takes the LAN's packets is told of wherever the file is checked.
+    #[test]
+    fn an_rdma_device_on_the_interface_is_told_of() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = gateway_file(folder.path(), "a", "lo");
+        let told = || {
+            let mut report = config::check(&path);
+            let (gateway, _) = gateway_of(&report).unwrap();
+            interface(&mut report, &gateway, folder.path());
+            messages(&report).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(told(), [""; 0]);
+        rdma::tests::device(folder.path(), "mlx5_0", &["lo"], &[]);
+        assert_eq!(
+            told(),
+            ["the RDMA device mlx5_0 on lo may take RoCE packets before the gateway sees them"]
+        );
     }
 
     /// A path that leads out of the file's folder is not relative to it.

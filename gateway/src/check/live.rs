@@ -299,10 +299,8 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
         let found = format!("{} bytes hold a path MTU of {path_mtu}", lan.mtu);
         findings.warn("lan.interface", message, &found, "1500 for a path MTU of 1024, 4200 for 4096");
     }
-    if let Some((device, _)) = machine.rdma.iter().find(|(_, netdev)| netdev == name) {
-        let message =
-            format!("the RDMA device {device} on {name} may take RoCE packets before the gateway sees them");
-        findings.warn("lan.interface", message, Label::NAMED, rdma::REMEDY);
+    for device in &machine.rdma {
+        findings.warn("lan.interface", device.warning(), Label::NAMED, rdma::REMEDY);
     }
     if lan.follows_routers {
         let message =

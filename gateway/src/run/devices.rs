@@ -1,5 +1,5 @@
-//! Watches RDMA devices on the LAN's interface, which may take its packets, without ever waiting
-//! for them.
+//! Watches RDMA devices on the LAN's interface and below it, which may take its packets, without
+//! ever waiting for them.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::warn;
 
 use crate::events::EventKind;
-use crate::lan::rdma;
+use crate::lan::rdma::{self, Device};
 use crate::telemetry::Telemetry;
 
 /// Between two looks.
@@ -22,7 +22,7 @@ pub(super) struct Devices {
     /// Packet mode's; socket mode has none.
     interface: Option<String>,
     /// A thread asks the devices, whose drivers may make it wait.
-    looking: Option<JoinHandle<BTreeMap<String, u64>>>,
+    looking: Option<JoinHandle<BTreeMap<Device, u64>>>,
     next: Instant,
     seen: Seen,
 }
@@ -43,7 +43,7 @@ impl Devices {
         if let Some(looking) = self.looking.take_if(|looking| looking.is_finished())
             && let Ok(taken) = looking.await
         {
-            for text in self.seen.observe(interface, taken, now) {
+            for text in self.seen.observe(taken, now) {
                 warn!("{text}: {}", rdma::REMEDY);
                 let text = format!("{text}: {}", rdma::REMEDY);
                 telemetry.events().about_all().push(EventKind::LanMistake, &text);
@@ -59,23 +59,24 @@ impl Devices {
 
 /// Devices as they were at the last look, and when each was last told of.
 #[derive(Debug, Default)]
-struct Seen(BTreeMap<String, (u64, Option<Instant>)>);
+struct Seen(BTreeMap<Device, (u64, Option<Instant>)>);
 
 impl Seen {
     /// Returns what is to be told: of a device once, and again once it takes packets.
-    fn observe(&mut self, interface: &str, taken: BTreeMap<String, u64>, now: Instant) -> Vec<String> {
+    fn observe(&mut self, taken: BTreeMap<Device, u64>, now: Instant) -> Vec<String> {
         let mut news = Vec::new();
         let mut seen = BTreeMap::new();
         for (device, count) in taken {
             let (before, mut told) = self.0.get(&device).copied().unwrap_or((count, None));
             let is_new = !self.0.contains_key(&device);
             let is_recent = told.is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
-            let on = format!("the RDMA device {device} on {interface}");
             if is_new {
-                news.push(format!("{on} may take RoCE packets before the gateway sees them"));
+                news.push(device.warning());
             } else if count > before && !is_recent {
                 let more = count - before;
-                news.push(format!("{on} has just taken {more} RoCE packets, which the gateway did not see"));
+                news.push(format!(
+                    "{device} has just taken {more} RoCE packets, which the gateway did not see"
+                ));
                 told = Some(now);
             }
             seen.insert(device, (count, told));
@@ -94,8 +95,9 @@ mod tests {
         let start = Instant::now();
         let mut seen = Seen::default();
         let mut observe = |second: u64, taken: &[(&str, u64)]| {
-            let taken = taken.iter().map(|(device, count)| ((*device).to_owned(), *count)).collect();
-            seen.observe("g0", taken, start + Duration::from_secs(second))
+            let device = |name: &str| Device { name: name.to_owned(), on: "g0".to_owned(), below: None };
+            let taken = taken.iter().map(|(name, count)| (device(name), *count)).collect();
+            seen.observe(taken, start + Duration::from_secs(second))
         };
         assert!(observe(0, &[]).is_empty());
         let first = observe(10, &[("mlx5_0", 70)]);

@@ -17,7 +17,7 @@ use socket2::{Domain, Socket, Type};
 use crate::admin::Status;
 use crate::lan::guard;
 use crate::lan::netlink::Netlink;
-use crate::lan::rdma;
+use crate::lan::rdma::{self, Device};
 use crate::lan::usable::{self, Fault, address_of};
 use crate::memory;
 use crate::retention::{self, NoRetention};
@@ -31,8 +31,8 @@ pub struct Machine {
     pub interfaces: Vec<Interface>,
     /// Why hosts cannot use the LAN's interface, if they cannot.
     pub lan: Option<Fault>,
-    /// RDMA devices, each with the network interface that it stands on.
-    pub rdma: Vec<(String, String)>,
+    /// RDMA devices on the LAN's interface, and below it.
+    pub rdma: Vec<Device>,
     /// True if it forwards IPv4, and IPv6.
     pub forwarding: (bool, bool),
     /// Interfaces with strict reverse-path filtering; "all" stands for every one.
@@ -142,7 +142,10 @@ impl Machine {
             strict: strict(&interfaces),
             interfaces,
             lan,
-            rdma: rdma::devices(),
+            rdma: match &gateway.lan.mode {
+                LanMode::Packet { interface } => rdma::taken(interface).into_keys().collect(),
+                LanMode::Socket { .. } => Vec::new(),
+            },
             forwarding: (is_one("net/ipv4/ip_forward"), is_one("net/ipv6/conf/all/forwarding")),
             guarded,
             unreachable: remote.filter(|prefix| !leads_to(prefix, vrf.as_deref())).collect(),

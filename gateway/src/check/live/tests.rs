@@ -8,6 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::*;
 use crate::lan::netns::Site;
+use crate::lan::rdma::Device;
 use crate::lan::usable::{Family, look};
 use crate::retention::NoRetention;
 
@@ -30,7 +31,7 @@ fn machine() -> Machine {
         kernel: (5, 17),
         interfaces: vec![interface("g0", 4200, "10.0.0.254/24"), interface("w0", 9000, "10.9.0.1/24")],
         lan: None,
-        rdma: vec![("mlx5_1".to_owned(), "eth7".to_owned())],
+        rdma: Vec::new(),
         forwarding: (true, false),
         strict: Vec::new(),
         guarded: vec!["10.0.1.0/24".parse().unwrap()],
@@ -110,7 +111,9 @@ fn each_mistake_is_told() {
         (false, "g0 is down", |m| m.lan = Some(Fault::Down)),
         (false, "g0 has no carrier", |m| m.lan = Some(Fault::NoCarrier)),
         (false, "too small for the usual path MTUs", |m| m.interfaces[0].mtu = 1000),
-        (false, "mlx5_0 on g0", |m| m.rdma.push(("mlx5_0".to_owned(), "g0".to_owned()))),
+        (false, "mlx5_0 on eth1, below g0, may", |m| {
+            m.rdma = vec![Device { name: "mlx5_0".into(), on: "eth1".into(), below: Some("g0".into()) }];
+        }),
         (true, "g0 is a part of br0", |m| m.interfaces[0].part_of = Some(("br0".into(), "bridge".into()))),
         (false, "give this machine a default route", |m| m.interfaces[0].follows_routers = true),
         (false, "strict on g0", |m| m.strict = vec!["g0".to_owned()]),
