@@ -72,6 +72,8 @@ pub struct SiteGateway {
     pub name: String,
     /// Its `wan.listen`.
     pub address: SocketAddr,
+    /// As [`Peer::zone`].
+    pub zone: Option<String>,
 }
 
 /// `[lan]`: the side of the RDMA hosts.
@@ -133,6 +135,9 @@ pub enum LanMode {
 pub struct Wan {
     /// The QUIC control port (UDP); bulk data uses the next port up, which therefore exists.
     pub listen: SocketAddr,
+    /// The name of the interface that a link-local `listen` is on (RFC 4007, section 11), whose
+    /// index is to be put in. `None`: the file has an index, or the address needs none.
+    pub zone: Option<String>,
     /// The largest IP packet to send over the WAN, in bytes.
     pub mtu: Option<u16>,
     /// True if the packet size that the path carries is found by probing, up to `mtu`; otherwise
@@ -221,6 +226,9 @@ pub struct Peer {
     pub name: String,
     /// Its `wan.listen`; bulk data goes to the next port up.
     pub address: SocketAddr,
+    /// The name of this machine's interface that a link-local `address` is reached by, as
+    /// [`Wan::zone`].
+    pub zone: Option<String>,
     /// The provisioned rate of the link towards it, counted in IP packets; the pacer never sends
     /// faster.
     pub rate: Rate,

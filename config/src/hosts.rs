@@ -11,7 +11,7 @@ use crate::read::{Wrong, text};
 ///
 /// Others of IANA's special-purpose registries (RFC 6890) are left: private, shared, benchmarking
 /// and documentation prefixes serve in a network of one's own, and 192.0.0.0/24 has hosts in it.
-const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 8] = [
+const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 7] = [
     (
         "multicast",
         Some(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
@@ -33,8 +33,6 @@ const KINDS: [(&str, Option<Ipv4Net>, Option<Ipv6Net>); 8] = [
         Some(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 128)),
     ),
     ("broadcast", Some(Ipv4Net::new_assert(Ipv4Addr::BROADCAST, 32)), None),
-    // RFC 1112, section 4.
-    ("reserved", Some(Ipv4Net::new_assert(Ipv4Addr::new(240, 0, 0, 0), 4)), None),
     // RFC 6666.
     ("discard-only", None, Some(Ipv6Net::new_assert(Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 0), 64))),
     ("IPv4-mapped", None, Some(Ipv6Net::new_assert(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96))),
@@ -75,7 +73,6 @@ pub(crate) fn impossible(prefix: &IpNet) -> Option<(&'static str, &'static str)>
         "link-local" => "no router forwards such addresses, and neither does a gateway",
         "unspecified" => "no host has such an address",
         "broadcast" => "it is all hosts of a network, and no router forwards it",
-        "reserved" => "no packet may have such an address (RFC 1112, section 4), and no router forwards it",
         "discard-only" => "routers drop what goes there (RFC 6666)",
         _ => "packets carry IPv4 addresses as they are: write the IPv4 prefix",
     };
@@ -91,13 +88,14 @@ pub(crate) fn host_prefix(value: &DeValue<'_>) -> Result<IpNet, Wrong> {
     }
 }
 
-/// Refuses an address that a gateway cannot have on the link. Loopback serves tests.
-pub(crate) fn on_link(address: SocketAddr) -> Result<SocketAddr, Wrong> {
+/// Refuses an address that a gateway cannot have on the link. Loopback serves tests. `is_zoned`:
+/// the file names its interface.
+pub(crate) fn on_link(address: SocketAddr, is_zoned: bool) -> Result<SocketAddr, Wrong> {
     let ip = address.ip();
     if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return Err(Wrong::new("is not one machine's address", "write the gateway's own, not a group's"));
     }
-    if let Some((kind @ ("unspecified" | "reserved" | "discard-only"), why)) = impossible(&IpNet::from(ip))
+    if let Some((kind @ ("unspecified" | "discard-only"), why)) = impossible(&IpNet::from(ip))
         && !ip.is_unspecified()
     {
         return Err(Wrong::new(format!("is {kind}, and no machine's address"), why));
@@ -107,9 +105,9 @@ pub(crate) fn on_link(address: SocketAddr) -> Result<SocketAddr, Wrong> {
             let help = format!("write \"{inner}:{}\"", address.port());
             return Err(Wrong::new("is an IPv4 address mapped into IPv6", help));
         }
-        if address.ip().is_unicast_link_local() && address.scope_id() == 0 {
+        if address.ip().is_unicast_link_local() && address.scope_id() == 0 && !is_zoned {
             let help = format!(
-                "name the interface by its number in `ip link`: \"[{}%2]:{}\" for interface 2",
+                "name this machine's interface: \"[{}%eth1]:{}\" for eth1",
                 address.ip(),
                 address.port()
             );
@@ -137,9 +135,9 @@ mod tests {
             ("0.0.0.0/8", Some("unspecified")),
             ("::/128", Some("unspecified")),
             ("255.255.255.255/32", Some("broadcast")),
-            ("240.0.0.0/4", Some("reserved")),
-            ("250.1.0.0/16", Some("reserved")),
             ("100::/64", Some("discard-only")),
+            // Reserved (RFC 1112, section 4), and unicast to Linux: some networks use it inside.
+            ("240.0.0.0/4", None),
             // Legal in a network of one's own.
             ("100.64.0.0/10", None),
             ("192.0.0.0/24", None),
@@ -161,13 +159,14 @@ mod tests {
 
     #[test]
     fn a_link_local_address_needs_its_interface() {
-        let judged = |text: &str| on_link(text.parse().unwrap()).is_ok();
+        let judged = |text: &str| on_link(text.parse().unwrap(), false).is_ok();
         assert!(judged("[fe80::1%3]:14791") && judged("10.9.0.1:14791") && judged("127.0.0.1:14791"));
         // Any of a machine's own addresses.
         assert!(judged("0.0.0.0:14791") && judged("[::]:14791"));
-        for text in ["0.0.0.1:14791", "240.0.0.1:14791", "255.255.255.255:14791", "[100::1]:14791"] {
+        for text in ["0.0.0.1:14791", "255.255.255.255:14791", "[100::1]:14791"] {
             assert!(!judged(text), "{text}");
         }
+        assert!(on_link("[fe80::1]:14791".parse().unwrap(), true).is_ok());
         for text in ["[fe80::1]:14791", "[::ffff:10.9.0.1]:14791", "239.1.1.1:14791", "[ff02::1%3]:14791"] {
             assert!(!judged(text), "{text}");
         }

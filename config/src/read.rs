@@ -565,7 +565,7 @@ pub(crate) fn socket_address(example: &'static str) -> impl Fn(&DeValue<'_>) -> 
     move |value| {
         let text = text(value, example)?;
         let address: SocketAddr = text.parse().map_err(|_| {
-            // Only the machine knows the number behind a name.
+            // Only addresses of the link have interfaces that come and go.
             let scope = text.split_once('%').map(|(_, scope)| scope);
             let is_named =
                 scope.is_some_and(|scope| !scope.starts_with(|first: char| first.is_ascii_digit()));

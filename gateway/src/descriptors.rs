@@ -62,12 +62,14 @@ fn needed(gateway: &Gateway) -> u64 {
     let pairs: u64 =
         gateway.peers().map(|peer| u64::from(peer.thread_pairs(gateway.data_plane.threads))).sum();
     let sockets = threads * THREAD + pairs * (u64::from(gateway.wan.lanes) + 1);
+    // Copies by which they follow their interface.
+    let copies = if gateway.wan.zone.is_some() { sockets + peers } else { 0 };
     let doors = u64::from(gateway.admin.as_ref().is_some_and(|admin| admin.listen.is_some()))
         + u64::from(Doors::path(gateway.admin.as_ref()).is_some());
     // Copies of them are lent to a process that takes over, and of the listeners.
     let admin = if doors > 0 { doors * ADMIN + sockets + 4 } else { 0 };
     // Control has two for each peer, and so has whoever asks for the way there.
-    BASE + FILES + admin + groups + sockets + 4 * (peers - 1)
+    BASE + FILES + admin + groups + sockets + copies + 4 * (peers - 1)
 }
 
 #[cfg(test)]

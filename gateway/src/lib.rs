@@ -38,3 +38,4 @@ pub mod top;
 mod uninterrupted;
 pub mod upgrade;
 pub mod wan;
+pub mod zone;

@@ -49,10 +49,10 @@ pub struct GoOn {
 pub enum Order {
     /// A session has begun.
     Up {
-        /// Seals what goes to the peer.
-        sealer: Box<Sealer>,
-        /// Opens what comes from it.
-        opener: Box<Opener>,
+        /// The interface's index by which a link-local peer is reached; 0: as it was.
+        scope: u32,
+        /// Seals what goes to the peer, and opens what comes from it.
+        keys: (Box<Sealer>, Box<Opener>),
         /// A first estimate of the round-trip time.
         rtt: Duration,
         /// Longest WAN packet that the peer takes, plaintext bytes.

@@ -7,7 +7,7 @@
 //! | capability | kept | for |
 //! |---|---|---|
 //! | `CAP_NET_ADMIN` | always | rules that keep the kernel from forwarding, and socket buffers beyond the system's bound |
-//! | `CAP_NET_RAW` | in packet mode | the LAN's sockets, opened again when its interface comes back |
+//! | `CAP_NET_RAW` | in packet mode, and if `wan.listen` names its interface | the LAN's sockets, opened again when its interface comes back; the link's, which follow theirs |
 //! | `CAP_NET_BIND_SERVICE` | if a port is below 1024 | its socket |
 //! | `CAP_DAC_READ_SEARCH` | always | the policy file when it is read again, whoever owns it |
 //!
@@ -50,7 +50,7 @@ pub(crate) fn give_up_all() -> io::Result<()> {
 
 fn needed(gateway: &config::Gateway) -> CapabilitySet {
     let mut needed = CapabilitySet::NET_ADMIN | CapabilitySet::DAC_READ_SEARCH;
-    if let LanMode::Packet { .. } = gateway.lan.mode {
+    if matches!(gateway.lan.mode, LanMode::Packet { .. }) || gateway.wan.zone.is_some() {
         needed |= CapabilitySet::NET_RAW;
     }
     let admin = gateway.admin.as_ref().and_then(|admin| admin.listen).map(|listen| listen.port());

@@ -16,6 +16,7 @@ mod takeover;
 mod telling;
 mod withdrawal;
 mod workers;
+mod zones;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -23,7 +24,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use chooser::ChooserThread;
@@ -33,18 +34,18 @@ use front::{Answering, Front};
 use guarding::Guarding;
 use handover::{Legacy, Preparing};
 use interface::Interface;
-use opening::{bind_controls, lan_mtu, local_side, open_bulk, thread_counts};
+use opening::{bind_controls, lan_mtu, local_side, open_bulk};
 use patience::Teller;
 pub use patience::remedy;
 use publisher::Publisher;
 use reliability::estimator::ProbeConfig;
 use reliability::mtu::BASE_DATAGRAM;
-use session::control::{self, Control, StartError};
-use session::identity::{Identity, IdentityError, SerialNumber};
+use session::OVERHEAD;
+use session::control::{Control, StartError};
+use session::identity::{Identity, IdentityError};
 use session::key_log::KeyLog;
-use session::message::{Ciphers, Pairing};
+use session::message::Pairing;
 use session::seal::max_datagram;
-use session::{Cipher, OVERHEAD};
 use splice::{Grouping, Settings};
 use supervisor::{Ask, PART, Stop, Supervisor, pulsing, reload_at_all};
 pub use takeover::{Former, inherited_lock};
@@ -54,6 +55,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 use withdrawal::Withdrawal;
 use workers::{PeerResources, Threads, WorkerResources, Workers};
+use zones::Zones;
 
 use crate::admin::{Admin, Doors, Serving};
 use crate::cells::Cells;
@@ -70,6 +72,7 @@ use crate::service::Notifier;
 use crate::steering::Part;
 use crate::telemetry::{Limits, Telemetry};
 use crate::upgrade::{Announcement, Giver, Heir, NotTaken};
+use crate::zone;
 
 const _: () =
     assert!(config::Wan::MOST_LANES == session::MOST_LANES, "a session carries every lane of a file");
@@ -223,6 +226,7 @@ struct Running {
     guard: Guarding,
     devices: Devices,
     interface: Interface,
+    zones: Zones,
     telemetries: Vec<Arc<Telemetry>>,
     stopping: watch::Sender<Stop>,
     serving: Serving,
@@ -279,6 +283,7 @@ impl Running {
                         listener.look().await;
                     }
                     self.interface.look(&self.telemetries).await;
+                    self.zones.look();
                     if let Some(telemetry) = self.telemetries.first() {
                         self.guard.look(telemetry).await;
                         self.devices.look(telemetry, Instant::now()).await;
@@ -318,9 +323,8 @@ async fn set_up(
     notifier: &Arc<Notifier>,
 ) -> Result<Option<Running>, RunError> {
     let Files { gateway, policies, path, doors, retained, lock, former, key_log, mut heir, announce } = files;
-    let stamp = Stamp::of(&gateway.identity);
-    let identity =
-        Identity::load(&gateway.identity.certificate, &gateway.identity.key, &gateway.identity.authority)?;
+    let (pem, stamp) = (&gateway.identity, Stamp::of(&gateway.identity));
+    let identity = Identity::load(&pem.certificate, &pem.key, &pem.authority)?;
     let peers = towards(&gateway, policies);
     let telemetries: Vec<_> = peers.iter().map(|peer| Arc::clone(&peer.telemetry)).collect();
     let front = Some(Front::new(&gateway, doors, &peers, &requests));
@@ -336,8 +340,9 @@ async fn set_up(
         return Ok(None);
     };
     let Some(mut front) = front::until_open(&mut teller, heir.as_mut(), stop).await? else { return Ok(None) };
-    legacy.keep_all(&controls, sockets, lock.as_ref(), front.copies())?;
     let resources = resources(&gateway, &peers, lans, retained, heir.as_mut())?;
+    let zones = Zones::of(&gateway, &peers, &sockets, &resources)?;
+    legacy.keep_all(&controls, sockets, lock.as_ref(), front.copies())?;
     let sightings = (0..peers.len()).map(|nth| sightings(&resources, nth)).collect();
     let (threads, workers) = Threads::start(resources, gateway.data_plane.busy_poll.get())?;
     // Whatever may fail comes before the process before ends.
@@ -362,6 +367,7 @@ async fn set_up(
         guard,
         devices: Devices::of(&gateway.lan.mode),
         interface: Interface::of(&gateway.lan, &telemetries),
+        zones,
         telemetries,
         stopping,
         serving,
@@ -460,8 +466,10 @@ struct Towards {
     /// By pair of threads.
     flows: Vec<watch::Sender<Arc<[Pairing]>>>,
     recorder: Arc<Recorder>,
-    /// Flows may outlive a process: see [`control::Config::outlives`].
+    /// Flows may outlive a process: see [`session::control::Config::outlives`].
     outlives: Arc<AtomicBool>,
+    /// See [`session::control::Config::peer_scope`].
+    scope: Arc<AtomicU32>,
 }
 
 impl Towards {
@@ -472,7 +480,14 @@ impl Towards {
         let parts = Part::all(gateway.thread_pairs());
         let flows = parts.map(|_| watch::Sender::new(Arc::<[Pairing]>::from([]))).collect();
         let outlives = Arc::new(AtomicBool::new(!completes_locally(&policy)));
-        Self { gateway, policy, telemetry: Arc::new(telemetry), flows, recorder: Arc::default(), outlives }
+        let (telemetry, recorder) = (Arc::new(telemetry), Arc::default());
+        Self { gateway, policy, telemetry, flows, recorder, outlives, scope: Arc::default() }
+    }
+
+    /// Has the peer dialled by its interface's index of now, if there is one.
+    fn look_for_interface(&self) {
+        let index = self.gateway.peer.zone.as_deref().and_then(|name| zone::index(name).ok());
+        index.into_iter().for_each(|index| self.scope.store(index, Relaxed));
     }
 }
 
@@ -557,32 +572,6 @@ fn completes_locally(policy: &Policy) -> bool {
     policy.classes().iter().any(|class| class.completion == Completion::Local)
 }
 
-fn control_config(peer: &Towards, (identity, key_log): (&Identity, &Option<KeyLog>)) -> control::Config {
-    let Towards { gateway, telemetry, flows, .. } = peer;
-    control::Config {
-        site: gateway.site.name.clone(),
-        peer: gateway.peer.name.clone(),
-        listen: gateway.wan.listen,
-        peer_address: gateway.peer.address,
-        identity: identity.clone(),
-        revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
-        dead_after: gateway.peer.dead_after.get(),
-        resume_for: gateway.peer.resume_for.get(),
-        outlives: Arc::clone(&peer.outlives),
-        // What this gateway sends is another matter.
-        max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
-        lanes: gateway.wan.lanes,
-        threads: thread_counts(gateway),
-        ciphers: ciphers(&gateway.wan.ciphers),
-        remote: gateway.lan.remote.clone(),
-        pairings: flows.iter().map(watch::Sender::subscribe).collect(),
-        build: env!("CARGO_PKG_VERSION").to_owned(),
-        pulse: telemetry.control_pulse(),
-        refusals: telemetry.refusals(),
-        key_log: key_log.clone(),
-    }
-}
-
 /// Puts back what was changed on this machine. The kernel makes whoever asks wait while somebody
 /// else changes its rules; rules that
 /// remain are taken over at the next start.
@@ -594,18 +583,6 @@ async fn remove(guard: Guard) -> Result<(), RunError> {
             Ok(())
         }
     }
-}
-
-fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
-    let allowed: Vec<_> = allowed
-        .iter()
-        .map(|cipher| match cipher {
-            config::Cipher::Aegis128L => Cipher::Aegis128L,
-            config::Cipher::Aes128Gcm => Cipher::Aes128Gcm,
-            config::Cipher::ChaCha20Poly1305 => Cipher::ChaCha20Poly1305,
-        })
-        .collect();
-    Ciphers::detect(&allowed)
 }
 
 fn settings(gateway: &config::Gateway, policy: &Arc<Policy>, lan_mtu: usize) -> Settings {

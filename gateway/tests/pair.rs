@@ -57,6 +57,8 @@ mod threads;
 mod times;
 #[path = "pair/upgrade.rs"]
 mod upgrade;
+#[path = "pair/zone.rs"]
+mod zone;
 
 /// Nothing here takes nearly as long, so that a busy machine fails no test.
 const PATIENCE: Duration = Duration::from_secs(60);

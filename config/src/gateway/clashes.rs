@@ -203,6 +203,14 @@ pub(super) fn buffers(
 
 fn peer_address(sink: &mut Sink, wan: &Wan, pairs: u8, peer: &PlacedPeer) {
     let (listen, address) = (wan.listen, peer.value.address);
+    if let (Some(own), Some(other)) = (&wan.zone, &peer.value.zone)
+        && own != other
+    {
+        let found = format!("{other}, and wan.listen is on {own}");
+        let help = "the way to the peer begins at wan.listen: write the same interface".to_owned();
+        let message = "`peer.address` is on another interface than `wan.listen`";
+        sink.error(peer.address.clone(), message, found, Some(help));
+    }
     let label = Label::Value(format!("{address}, listening on {listen}"));
     if listen.is_ipv4() != address.is_ipv4() {
         let help = "both ends of the link have to be IPv4, or both IPv6".to_owned();

@@ -35,7 +35,8 @@ pub(super) fn gateways(sink: &mut Sink, section: &mut Section<'_, '_>) -> Vec<Pl
         let address = each.required(sink, "address", "address = \"10.9.0.1:14791\"", reachable);
         let span = each.span();
         each.finish(sink);
-        Some((SiteGateway { name: name?, address: address? }, span))
+        let (address, zone) = address?;
+        Some((SiteGateway { name: name?, address, zone }, span))
     });
     read.collect()
 }
@@ -48,6 +49,7 @@ pub(super) fn siblings(site: &Site, peers: &[PlacedPeer]) -> Vec<Peer> {
     let sibling = |gateway: &SiteGateway| Peer {
         name: gateway.name.clone(),
         address: gateway.address,
+        zone: gateway.zone.clone(),
         rate: Rate::from_bits_per_second(all),
         congestion: Congestion::Fixed,
         dead_after: Duration::secs(5),

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use super::clashes::{self, Placed, PlacedLan, PlacedPeer, PlacedWan};
 use super::members;
-use super::values::{quic_address, reachable, site_name};
+use super::values::{is_interface_name, quic_address, reachable, site_name};
 use super::{
     Admin, AdminTls, Cipher, Congestion, DataPlane, Gateway, Identity, Lan, LanMode, Limits, Peer,
     PolicyFile, Relation, Retention, Security, Site, Wan,
@@ -275,7 +275,8 @@ fn wan(sink: &mut Sink, mut section: Section<'_, '_>) -> Option<PlacedWan> {
     let span = section.span_of("listen");
     let lanes_span = section.span_of("lanes");
     section.finish(sink);
-    let value = Wan { listen: listen?, mtu, probe_mtu, gso, ciphers, probes, lanes };
+    let (listen, zone) = listen?;
+    let value = Wan { listen, zone, mtu, probe_mtu, gso, ciphers, probes, lanes };
     Some(PlacedWan { value, listen: span, lanes: lanes_span })
 }
 
@@ -326,11 +327,12 @@ fn peer(
     let [name_span, address_span, threads_span] =
         ["name", "address", "threads"].map(|key| section.span_of(key));
     section.finish(sink);
-    let (name, address, rate) = (name?, address?, rate?);
+    let (name, (address, zone), rate) = (name?, address?, rate?);
     let prefixes = remote.iter().map(|(prefix, _)| *prefix).collect();
     let value = Peer {
         name,
         address,
+        zone,
         rate,
         congestion,
         dead_after,
@@ -525,11 +527,9 @@ fn security(sink: &mut Sink, mut section: Section<'_, '_>) -> Security {
 
 // Converters.
 
-/// As Linux takes it.
 fn interface_name(value: &DeValue<'_>) -> Result<String, Wrong> {
     let name = text(value, "eth1")?;
-    let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
-    if name.is_empty() || name.len() > 15 || name.contains(bad) || name == "." || name == ".." {
+    if !is_interface_name(name) {
         return Err(Wrong::new(
             "is not an interface name",
             "1 to 15 bytes without blanks, slashes and colons, such as \"eth1\"",

@@ -23,6 +23,7 @@ use super::surroundings::Surroundings;
 use super::units::{scheme_name, seconds, share};
 use crate::cells::Cells;
 use crate::telemetry::{ClassSnapshot, FAR, NEAR, PolicyInfo, Snapshot, Telemetry, Unit};
+use crate::zone;
 
 /// A gateway at one time. Times are in seconds, rates are averages over the last second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -292,7 +293,7 @@ impl Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             site: config.site.name.clone(),
             peer: peer.name.clone(),
-            peer_address: peer.address,
+            peer_address: zone::at_now(peer.address, peer.zone.as_deref()).unwrap_or(peer.address),
             link_rate: peer.rate.bits_per_second(),
             uptime: seconds(snapshot.uptime_micros),
             session: SessionStatus::new(telemetry, &snapshot, &session, now),

@@ -160,12 +160,21 @@ fn wan(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
     };
     let mut holders =
         machine.interfaces.iter().filter(|interface| interface.has(listen) || interface.has(own));
-    let Some(holder) = holders.clone().find(|interface| scope == 0 || scope == interface.index) else {
+    let is_named = |interface: &&Interface| match &gateway.wan.zone {
+        Some(name) => interface.name == *name,
+        None => scope == 0 || scope == interface.index,
+    };
+    let Some(holder) = holders.clone().find(is_named) else {
         let message = format!("this machine does not have the address {listen}");
         let help = match holders.next() {
+            Some(Interface { name, .. }) if gateway.wan.zone.is_some() => {
+                format!("{name} has it: write that name behind the %")
+            }
             // One that was made again has another number.
             Some(Interface { name, index, .. }) => {
-                format!("{name}, which has it, has the number {index}, not {scope}")
+                format!(
+                    "{name}, which has it, has the number {index}, not {scope}: write its name, which stays"
+                )
             }
             None => "see `ip addr`; a gateway that is started waits for it".to_owned(),
         };
@@ -254,6 +263,12 @@ fn capabilities(findings: &mut Findings, gateway: &Gateway, machine: &Machine) {
                 findings.error("lan.interface", message, "", HELP);
             }
         }
+    }
+    if gateway.wan.zone.is_some() && !machine.capabilities.contains(CapabilitySet::NET_RAW) {
+        let message = "the link's sockets cannot follow their interface".to_owned();
+        let found = "that needs CAP_NET_RAW, which this process does not have";
+        let help = "without it, start the gateway again after the interface was deleted and made again";
+        findings.warn("wan.listen", message, found, help);
     }
     let least = machine.socket_buffers.iter().copied().min().unwrap_or(u64::MAX);
     if !machine.capabilities.contains(CapabilitySet::NET_ADMIN) && least < SOCKET_BUFFER {

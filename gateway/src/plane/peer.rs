@@ -304,8 +304,8 @@ impl<O: Observer> PeerSide<O> {
             let now = Instant::now();
             match self.orders.try_recv() {
                 Ok(Order::Up {
-                    sealer,
-                    opener,
+                    scope,
+                    keys: (sealer, opener),
                     rtt,
                     max_packet,
                     lanes,
@@ -315,7 +315,7 @@ impl<O: Observer> PeerSide<O> {
                     resumes,
                 }) => {
                     let max_packet = max_packet.min(self.max_packet);
-                    self.core.peer_begins_again(begins_again);
+                    self.meet(scope, begins_again);
                     if self.change_session((rtt, max_packet, lanes), remembered, resumes, lan, now) {
                         self.core.peer_takes(takes);
                         self.begin(Session { sealer, opener, max_packet, lost: None, heard: now });
@@ -411,6 +411,15 @@ impl<O: Observer> PeerSide<O> {
             tracing::error!(peer = self.name, "there is nothing for the session to go on with");
         }
         resumed
+    }
+
+    /// Has bulk data leave by the interface of this index, as control does, and learns what the
+    /// peer can do.
+    fn meet(&mut self, scope: u32, begins_again: bool) {
+        self.core.peer_begins_again(begins_again);
+        if let (SocketAddr::V6(address), 1..) = (&mut self.address, scope) {
+            address.set_scope_id(scope);
+        }
     }
 
     /// Goes over to a session's keys.

@@ -35,7 +35,7 @@ enum Stage {
     Gone,
 }
 
-/// What answers.
+/// Those that answer.
 #[derive(Default)]
 pub(super) struct Answering {
     /// Who reads the TCP listener's certificate again, if it has one.

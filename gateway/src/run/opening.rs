@@ -1,19 +1,22 @@
 //! Sockets of a gateway: new ones, or those of the process whose place it takes.
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use config::{Congestion, LanMode};
-use session::ThreadCounts;
-use session::control::{Control, StartError};
-use session::identity::Identity;
+use session::control::{self, Control, StartError};
+use session::identity::{Identity, SerialNumber};
 use session::key_log::KeyLog;
-use tokio::sync::oneshot;
+use session::message::Ciphers;
+use session::seal::max_datagram;
+use session::{Cipher, ThreadCounts};
+use tokio::sync::{oneshot, watch};
 use tracing::warn;
 
 use super::guarding::Guarding;
 use super::patience::{self, Teller};
-use super::{RunError, Towards, control_config, takeover};
+use super::{RunError, Towards, takeover};
 use crate::lan::guard::Guard;
 use crate::lan::packet::{Packet, PacketConfig};
 use crate::lan::socket::{Socket, SocketConfig};
@@ -21,6 +24,7 @@ use crate::lan::{Lan, MAX_PACKET};
 use crate::steering::{self, Key, Part};
 use crate::upgrade::{Heir, NotTaken, Place};
 use crate::wan::{Bulk, BulkConfig, EcnCodepoint};
+use crate::zone;
 
 /// Makes the control connections, each with a socket of its own, of which copies are returned as
 /// well.
@@ -34,9 +38,11 @@ pub(super) fn bind_controls(
         None => Control::on,
         Some(_) => Control::behind_gate,
     };
-    let address = gateway.wan.listen;
-    let failed = |source| StartError::Bind { address, source };
-    let sockets = control_sockets(gateway, peers, heir)?;
+    let failed = |source| StartError::Bind { address: gateway.wan.listen, source };
+    let address = zone::wan_at_now(&gateway.wan).map_err(failed)?.listen;
+    // The peer's may come later, and is looked for again.
+    peers.iter().for_each(Towards::look_for_interface);
+    let sockets = control_sockets(gateway, peers, address, heir)?;
     let copies = sockets.iter().map(UdpSocket::try_clone).collect::<io::Result<_>>().map_err(failed)?;
     let configs = peers.iter().map(|peer| control_config(peer, identity));
     let controls = sockets.into_iter().zip(configs).map(|(socket, config)| make(socket, config));
@@ -47,9 +53,9 @@ pub(super) fn bind_controls(
 fn control_sockets(
     gateway: &config::Gateway,
     peers: &[Towards],
+    address: SocketAddr,
     heir: Option<&mut Heir>,
 ) -> Result<Vec<UdpSocket>, RunError> {
-    let address = gateway.wan.listen;
     if let Some(heir) = heir {
         let take = |(nth, _)| takeover::socket(heir, Place::Control(nth), "wan.listen", address);
         return Ok((0..).zip(peers).map(take).collect::<Result<_, _>>()?);
@@ -63,8 +69,47 @@ fn control_sockets(
     Ok(sockets.into_iter().flatten().collect())
 }
 
+fn control_config(peer: &Towards, (identity, key_log): (&Identity, &Option<KeyLog>)) -> control::Config {
+    let Towards { gateway, telemetry, flows, .. } = peer;
+    control::Config {
+        site: gateway.site.name.clone(),
+        peer: gateway.peer.name.clone(),
+        listen: gateway.wan.listen,
+        peer_address: gateway.peer.address,
+        peer_scope: Arc::clone(&peer.scope),
+        identity: identity.clone(),
+        revoked: gateway.peer.revoked.iter().map(|serial| SerialNumber::new(serial.as_bytes())).collect(),
+        dead_after: gateway.peer.dead_after.get(),
+        resume_for: gateway.peer.resume_for.get(),
+        outlives: Arc::clone(&peer.outlives),
+        // What this gateway sends is another matter.
+        max_datagram: max_datagram(config::Wan::LARGEST, gateway.wan.listen.is_ipv6()),
+        lanes: gateway.wan.lanes,
+        threads: thread_counts(gateway),
+        ciphers: ciphers(&gateway.wan.ciphers),
+        remote: gateway.lan.remote.clone(),
+        pairings: flows.iter().map(watch::Sender::subscribe).collect(),
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        pulse: telemetry.control_pulse(),
+        refusals: telemetry.refusals(),
+        key_log: key_log.clone(),
+    }
+}
+
+fn ciphers(allowed: &[config::Cipher]) -> Ciphers {
+    let allowed: Vec<_> = allowed
+        .iter()
+        .map(|cipher| match cipher {
+            config::Cipher::Aegis128L => Cipher::Aegis128L,
+            config::Cipher::Aes128Gcm => Cipher::Aes128Gcm,
+            config::Cipher::ChaCha20Poly1305 => Cipher::ChaCha20Poly1305,
+        })
+        .collect();
+    Ciphers::detect(&allowed)
+}
+
 /// Returns the numbers of threads here and at the peer of a view.
-pub(super) fn thread_counts(view: &config::Gateway) -> ThreadCounts {
+fn thread_counts(view: &config::Gateway) -> ThreadCounts {
     let here = view.data_plane.threads;
     ThreadCounts { here, there: view.peer.threads(here) }
 }
@@ -141,13 +186,16 @@ pub(super) fn open_bulk(
     peers: &[Towards],
     mut heir: Option<&mut Heir>,
 ) -> Result<Vec<Vec<Bulk>>, RunError> {
-    let (wan, address) = (&gateway.wan, gateway.wan.bulk_listen());
     let failed = |address| move |source| RunError::Bulk { address, source };
+    let wan = zone::wan_at_now(&gateway.wan).map_err(failed(gateway.wan.bulk_listen()))?;
+    let address = wan.bulk_listen();
     let is_one = peers.len() < 2;
     let mut all = Vec::new();
     // Pairs whose ports some peer has before.
     let mut bound = 0;
-    for ((nth, peer), sockets) in (0..).zip(peers).zip(bulk_sockets(gateway, peers, heir.as_deref_mut())?) {
+    for ((nth, peer), sockets) in
+        (0..).zip(peers).zip(bulk_sockets((gateway, address), peers, heir.as_deref_mut())?)
+    {
         // Marks tell of congestion where somebody answers to them.
         let adaptive = peer.gateway.peer.congestion == Congestion::Adaptive;
         let ecn = adaptive.then_some(EcnCodepoint::Ect0);
@@ -184,11 +232,11 @@ pub(super) fn open_bulk(
 
 /// Those that receive, for each peer and for each pair of threads.
 fn bulk_sockets(
-    gateway: &config::Gateway,
+    (gateway, address): (&config::Gateway, SocketAddr),
     peers: &[Towards],
     heir: Option<&mut Heir>,
 ) -> Result<Vec<Vec<UdpSocket>>, RunError> {
-    let (address, threads) = (gateway.wan.bulk_listen(), gateway.data_plane.threads);
+    let threads = gateway.data_plane.threads;
     if let Some(heir) = heir {
         let mut take =
             |peer, pair| takeover::socket(heir, Place::Bulk(peer, pair, 0), "the port of bulk data", address);

@@ -1,6 +1,7 @@
 //! Waiting at the start for what a booting machine has a little later, and remedies for the rest.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -76,11 +77,11 @@ impl Teller<'_> {
     }
 }
 
-/// What is not there yet.
+/// That which is not there yet.
 enum Missing {
     /// The address of the control connection.
     Wan,
-    /// The interface of this name, or the address of socket mode.
+    /// The interface of this name.
     Lan(String),
     Other,
 }
@@ -89,7 +90,7 @@ impl Missing {
     fn of(error: &RunError) -> Self {
         match error {
             RunError::Control(_) | RunError::Bulk { .. } => Self::Wan,
-            RunError::Lan { what, .. } => Self::Lan(what.clone()),
+            RunError::Lan { what, .. } if what.parse::<SocketAddr>().is_err() => Self::Lan(what.clone()),
             _ => Self::Other,
         }
     }

@@ -42,6 +42,7 @@ fn config(identity: Identity, [site, peer]: [&str; 2], [listen, peer_address]: [
         peer: peer.to_owned(),
         listen,
         peer_address,
+        peer_scope: Arc::default(),
         identity,
         revoked: Vec::new(),
         dead_after: Duration::from_secs(20),

@@ -93,11 +93,11 @@ impl Supervisor {
         place: Option<usize>,
     ) -> Self {
         let Towards { gateway, policy, telemetry, flows, outlives, .. } = peer;
-        let config::Peer { name, address, dead_after, .. } = gateway.peer.clone();
+        let config::Peer { name, dead_after, .. } = gateway.peer.clone();
         let times = Times { drain: gateway.limits.drain.get(), dead_after: dead_after.get() };
         let renewal = Renewal::new(path, &gateway, identity, control.renewal(), Arc::clone(&telemetry));
         let renewal = if place.is_some_and(|nth| nth > 0) { renewal.of_another_peer() } else { renewal };
-        let telling = Telling::new(gateway.wan.listen, address);
+        let telling = Telling::new(&gateway.wan, &gateway.peer);
         let telling = match place {
             None => telling,
             Some(nth) => telling.naming(&name, nth == 0),

@@ -3,9 +3,9 @@
 mod clock;
 mod openings;
 mod together;
+mod way;
 
-use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::ip::Reject;
@@ -23,6 +23,7 @@ use crate::telemetry::{Opened, Snapshot, Telemetry, WAITING};
 use clock::{Clock, Seen};
 use openings::Openings;
 use together::Together;
+use way::{Way, is_no_way};
 
 /// Back-pressure has ended when nothing was held back for so long.
 const RELIEF: Duration = Duration::from_secs(10);
@@ -34,8 +35,7 @@ const FAILURES: usize = 10;
 
 /// Remembers what was told last.
 pub(super) struct Telling {
-    /// Where packets to the peer leave from, and go to.
-    way: (SocketAddr, SocketAddr),
+    way: Way,
     pressure: Pressure,
     mistakes: [Mistake; 2],
     /// Bounds how often attempts that look like a thief's are told of.
@@ -53,11 +53,11 @@ pub(super) struct Telling {
 }
 
 impl Telling {
-    /// Has told nothing. `listen` and `peer`: `wan.listen` and `peer.address`.
-    pub(super) fn new(listen: SocketAddr, peer: SocketAddr) -> Self {
+    /// Has told nothing.
+    pub(super) fn new(wan: &config::Wan, peer: &config::Peer) -> Self {
         let [roce_v1, extensions] = [(Reject::RoceV1, ROCE_V1), (Reject::IpOptions, EXTENSIONS)];
         Self {
-            way: (listen, peer),
+            way: Way::new(wan, peer),
             pressure: Pressure::default(),
             mistakes: [roce_v1, extensions].map(|(reject, text)| Mistake::new(reject, text)),
             impostor: Seldom::new(A_MINUTE),
@@ -252,22 +252,18 @@ impl Telling {
     }
 
     fn wan(&self, telemetry: &Telemetry, now: Instant) {
-        let (listen, peer) = self.way;
-        let why = match way_to(listen, peer) {
+        let Way { from, to, .. } = &self.way;
+        let why = match self.way.look() {
             Ok(()) => None,
-            Err(error) if is_no_way(error.kind()) => {
-                Some(format!("no way from {} to {peer}: {error}", listen.ip()))
-            }
+            Err(error) if is_no_way(&error) => Some(format!("no way from {from} to {to}: {error}")),
             // Without a socket to ask by, nothing is known of the way.
             Err(_) => return,
         };
         let Some(judged) = telemetry.judge_wan(why, now) else { return };
         match judged.unusable() {
             None => {
-                telemetry
-                    .events()
-                    .push(EventKind::WanUp, &format!("{} is there, with a route to {peer}", listen.ip()));
-                info!(address = %listen.ip(), %peer, "the way to the peer begins again");
+                telemetry.events().push(EventKind::WanUp, &format!("{from} is there, with a route to {to}"));
+                info!(address = from, peer = to, "the way to the peer begins again");
             }
             Some((why, since)) => {
                 telemetry.events().push(EventKind::WanDown, why);
@@ -278,25 +274,6 @@ impl Telling {
             }
         }
     }
-}
-
-/// Returns true for the kernel's words that it has no way there.
-fn is_no_way(error: ErrorKind) -> bool {
-    matches!(
-        error,
-        ErrorKind::AddrNotAvailable
-            | ErrorKind::NetworkUnreachable
-            | ErrorKind::HostUnreachable
-            | ErrorKind::NetworkDown
-            | ErrorKind::InvalidInput
-    )
-}
-
-/// Asks the kernel, without sending anything, for the address and for a route from there.
-fn way_to(listen: SocketAddr, peer: SocketAddr) -> std::io::Result<()> {
-    let mut local = listen;
-    local.set_port(0);
-    UdpSocket::bind(local)?.connect(peer)
 }
 
 /// Names both ends of a flow that has begun.

@@ -4,6 +4,7 @@ mod beginning;
 mod standing;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -204,6 +205,10 @@ impl Workers {
     pub(super) fn up(&self, session: Session) -> Answers<usize> {
         let Session { keys, peer, pairings, resumes, outlives } = session;
         let takes: Arc<[IpNet]> = peer.takes.into();
+        let scope = match peer.address {
+            SocketAddr::V6(address) => address.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
         let remembered: Vec<StaleFlow> = pairings.iter().filter_map(from_wire).collect();
         let mut answers = Vec::new();
         for (thread, (sealer, opener)) in self.0.iter().zip(keys) {
@@ -214,8 +219,8 @@ impl Workers {
             });
             let is_its = |flow: &&StaleFlow| thread.part.has(flow.requester, flow.target);
             thread.order(Order::Up {
-                sealer: Box::new(sealer),
-                opener: Box::new(opener),
+                scope,
+                keys: (Box::new(sealer), Box::new(opener)),
                 rtt: peer.rtt,
                 max_packet: usize::from(peer.max_datagram).saturating_sub(OVERHEAD),
                 lanes: peer.lanes,

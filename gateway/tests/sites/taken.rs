@@ -91,6 +91,7 @@ fn config(listen: SocketAddr, peer_address: SocketAddr, identity: Identity) -> C
         peer: NAMES[LIED_TO].to_owned(),
         listen,
         peer_address,
+        peer_scope: Arc::default(),
         identity,
         revoked: Vec::new(),
         dead_after: Duration::from_secs(1),

@@ -1,6 +1,8 @@
 //! The dialling side: tries for ever, at growing intervals.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use quinn::{ClientConfig, ConnectError, Connection, ConnectionError, Endpoint};
@@ -140,10 +142,20 @@ async fn attempt(
     config: &Config,
     held: &Held,
 ) -> Result<Link, Failure> {
-    let handshake = timeout(SETUP_TIMEOUT, endpoint.connect_with(client, config.peer_address, &config.peer)?);
+    let handshake = timeout(SETUP_TIMEOUT, endpoint.connect_with(client, dialled(config), &config.peer)?);
     let connection = handshake.await.map_err(|_| Failure::Timeout)??;
     let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Dialer, order, config, held));
     Ok(set_up.await.map_err(|_| Failure::Timeout)??)
+}
+
+/// Returns the peer's address with its interface's index of now.
+fn dialled(config: &Config) -> SocketAddr {
+    let mut address = config.peer_address;
+    let scope = config.peer_scope.load(Ordering::Relaxed);
+    if let (SocketAddr::V6(address), 1..) = (&mut address, scope) {
+        address.set_scope_id(scope);
+    }
+    address
 }
 
 /// The interval to the next attempt: doubles from attempt to attempt, and begins anew after a

@@ -31,7 +31,7 @@ mod wire;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -107,6 +107,9 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The peer's address. The side that dials dials it; the other takes no other IP address.
     pub peer_address: SocketAddr,
+    /// The index of the interface by which a link-local peer is dialled, which may change; 0: that
+    /// of `peer_address`.
+    pub peer_scope: Arc<AtomicU32>,
     /// Certificate, key and authority.
     pub identity: Identity,
     /// Certificates that are turned away within the handshake.

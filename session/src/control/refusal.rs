@@ -333,7 +333,7 @@ impl Line {
 }
 
 impl Journal {
-    /// Of a gateway whose peer has this address.
+    /// For a gateway whose peer has this address.
     pub(super) fn new(peer: IpAddr) -> Self {
         Self { peer, lines: [[Line::default(); Refusal::ALL.len()]; 2] }
     }

@@ -33,6 +33,7 @@ fn config(site: &str, peer: &str, listen: SocketAddr, peer_address: SocketAddr) 
         peer: peer.to_owned(),
         listen,
         peer_address,
+        peer_scope: Arc::default(),
         identity: identity(certificates(), site),
         revoked: Vec::new(),
         dead_after: Duration::from_secs(20),

@@ -21,6 +21,7 @@ use crate::lan::rdma::{self, Device};
 use crate::lan::usable::{self, Fault, address_of};
 use crate::memory;
 use crate::retention::{self, NoRetention};
+use crate::zone;
 
 /// A machine, as far as a gateway depends on it.
 #[derive(Clone, Debug, PartialEq)]
@@ -176,9 +177,11 @@ pub(in crate::check) fn held(gateway: &Gateway) -> Vec<(&'static str, SocketAddr
     let tcp = |address| TcpListener::bind(address).map(drop);
     let is_held =
         |opened: io::Result<()>| opened.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse);
-    let lanes = (0..gateway.most_thread_pairs()).flat_map(|pair| gateway.wan.lanes_of(pair));
+    // What is on no interface is nobody's.
+    let wan = zone::wan_at_now(&gateway.wan).unwrap_or_else(|_| gateway.wan.clone());
+    let lanes = (0..gateway.most_thread_pairs()).flat_map(|pair| wan.lanes_of(pair));
     let bulk = lanes.filter(|lane| is_held(udp(*lane))).map(|lane| ("wan.lanes", lane));
-    let control = Some(gateway.wan.listen).filter(|listen| is_held(udp(*listen)));
+    let control = Some(wan.listen).filter(|listen| is_held(udp(*listen)));
     let admin = gateway.admin.as_ref().and_then(|admin| admin.listen).filter(|listen| is_held(tcp(*listen)));
     let control = control.map(|listen| ("wan.listen", listen));
     control.into_iter().chain(bulk).chain(admin.map(|listen| ("admin.listen", listen))).collect()
@@ -186,11 +189,14 @@ pub(in crate::check) fn held(gateway: &Gateway) -> Vec<(&'static str, SocketAddr
 
 /// Returns the addresses of peers to which the kernel knows no way. No packet is sent.
 fn cut_off(gateway: &Gateway) -> Vec<SocketAddr> {
-    let listen = SocketAddr::new(gateway.wan.listen.ip(), 0);
     // An address that is not here is told of by itself.
-    let is_cut_off =
-        |peer: &SocketAddr| UdpSocket::bind(listen).is_ok_and(|socket| socket.connect(peer).is_err());
-    gateway.peers().map(|peer| peer.address).filter(is_cut_off).collect()
+    let Ok(mut listen) = zone::wan_at_now(&gateway.wan).map(|wan| wan.listen) else { return Vec::new() };
+    listen.set_port(0);
+    let is_cut_off = |peer: &&config::Peer| {
+        let connect = |socket: UdpSocket| socket.connect(zone::at_now(peer.address, peer.zone.as_deref())?);
+        UdpSocket::bind(listen).is_ok_and(|socket| connect(socket).is_err())
+    };
+    gateway.peers().filter(is_cut_off).map(|peer| peer.address).collect()
 }
 
 fn interfaces(kernel: &mut Netlink) -> io::Result<Vec<Interface>> {

@@ -56,18 +56,23 @@ fn a_good_machine_is_good() {
 /// An interface that was made again has another number than the file says.
 #[test]
 fn the_scope_of_a_link_local_address_is_looked_at() {
-    let with = |scope: u32| {
+    let with = |scope: &str| {
         gateway(|text| {
             text.replace("10.9.0.1:14791", &format!("[fe80::1%{scope}]:14791"))
-                .replace("10.9.0.2", "[fe80::2%3]")
+                .replace("10.9.0.2", &format!("[fe80::2%{scope}]"))
         })
     };
     let mut machine = machine();
     machine.interfaces[1].addresses.push("fe80::1/64".parse().unwrap());
-    assert_eq!(judge(&with(3), 2 << 30, &machine), []);
-    let found = judge(&with(7), 2 << 30, &machine);
+    for scope in ["3", "w0"] {
+        assert_eq!(judge(&with(scope), 2 << 30, &machine), []);
+    }
+    let found = judge(&with("g0"), 2 << 30, &machine);
     assert_eq!(found[0].message, "this machine does not have the address fe80::1");
-    assert_eq!(found[0].help, "w0, which has it, has the number 3, not 7");
+    assert_eq!(found[0].help, "w0 has it: write that name behind the %");
+    let found = judge(&with("7"), 2 << 30, &machine);
+    assert_eq!(found[0].message, "this machine does not have the address fe80::1");
+    assert_eq!(found[0].help, "w0, which has it, has the number 3, not 7: write its name, which stays");
 }
 
 /// A gateway of the file that runs has its own ports. Without one, another program has.

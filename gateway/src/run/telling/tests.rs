@@ -1,5 +1,6 @@
 //! Events and lines of the log, as states change.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,8 +19,15 @@ fn at(start: Instant, seconds: u64) -> Instant {
 /// A gateway of which nothing has been told.
 fn silent() -> (Instant, Telemetry, Telling) {
     let start = Instant::now();
-    let loopback = "127.0.0.1:14791".parse().unwrap();
-    (start, Telemetry::new(start), Telling::new(loopback, loopback))
+    (start, Telemetry::new(start), telling("127.0.0.1:14791"))
+}
+
+/// One of a gateway that listens there, whose peer is on this machine, too.
+fn telling(listen: &str) -> Telling {
+    let text = include_str!("../../../../docs/examples/gateway-a.toml");
+    let text = text.replace("10.9.0.1:14791", listen).replace("10.9.0.2:14791", "127.0.0.2:14791");
+    let gateway = config::Gateway::parse(Path::new("a.toml"), &text).unwrap();
+    Telling::new(&gateway.wan, &gateway.peer)
 }
 
 /// A policy with one class.
@@ -392,13 +400,12 @@ fn a_thiefs_attempts_are_an_event_a_minute_at_most() {
 fn an_address_that_is_gone_is_seen() {
     let start = Instant::now();
     let telemetry = Telemetry::new(start);
-    let loopback: SocketAddr = "127.0.0.1:14791".parse().unwrap();
     // TEST-NET-1 (RFC 5737) is no machine's.
-    let mut telling = Telling::new("192.0.2.1:14791".parse().unwrap(), loopback);
+    let mut telling = telling("192.0.2.1:14791");
     assert_eq!(telemetry.snapshot(start).wan_up, 0);
     telling.look(&telemetry, start);
     assert_eq!(telemetry.snapshot(start).wan_up, 1);
-    telling.way.0 = loopback;
+    telling.way = self::telling("127.0.0.1:14791").way;
     telling.look(&telemetry, start);
     assert_eq!(telemetry.snapshot(start).wan_up, 2);
     assert_eq!(kinds(&telemetry), ["wan_down", "wan_up"]);
