@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::admin::Admin;
 use crate::cells::Cells;
+use crate::check::CheckedProblem;
 use crate::events::EventKind;
 use crate::renewal::Renewal;
 use crate::requests::Answer;
@@ -74,7 +75,9 @@ impl Reloader {
         let outcome = self.load().await;
         let (policy, warnings) = match outcome {
             Ok(loaded) => loaded,
-            Err(Refused { line, text }) => return self.refuse(&line, text),
+            Err(Refused { line, text, findings }) => {
+                return Answer { findings, ..self.refuse(&line, text) };
+            }
         };
         let differences = self.policy.differences(&policy);
         let cells = self.cells.next(&policy);
@@ -89,7 +92,8 @@ impl Reloader {
         let answer = Answer {
             adopted: true,
             differences: differences.iter().map(ToString::to_string).collect(),
-            ..self.answer(warnings)
+            findings: warnings.iter().map(CheckedProblem::new).collect(),
+            ..self.answer(config::render(&warnings, Style::Plain))
         };
         let (generation, changes) = (answer.generation, answer.differences.len());
         self.telemetry.events().push(
@@ -104,7 +108,7 @@ impl Reloader {
     }
 
     /// Reads the file, away from the threads that serve others.
-    async fn load(&mut self) -> Result<(Policy, String), Refused> {
+    async fn load(&mut self) -> Result<(Policy, Vec<Problem>), Refused> {
         if self.overdue.as_ref().is_some_and(|reading| !reading.is_finished()) {
             return Err(Refused::plain(
                 "the policy file is still being read since an earlier reload".to_owned(),
@@ -119,8 +123,7 @@ impl Reloader {
                 self.patience
             )));
         };
-        let (policy, warnings) = loaded.map_err(|error| Refused::plain(error.to_string()))??;
-        Ok((policy, config::render(&warnings, Style::Plain)))
+        Ok(loaded.map_err(|error| Refused::plain(error.to_string()))??)
     }
 
     /// Returns the answer if the identity's files are bad: the policy stays as well.
@@ -152,6 +155,7 @@ impl Reloader {
             generation: self.telemetry.policy_info().generation,
             differences: Vec::new(),
             problems,
+            findings: Vec::new(),
             identity: Vec::new(),
         }
     }
@@ -166,18 +170,23 @@ fn plural(count: usize) -> &'static str {
 struct Refused {
     line: String,
     text: String,
+    findings: Vec<CheckedProblem>,
 }
 
 impl Refused {
     /// With nothing to show of the file.
     fn plain(line: String) -> Self {
-        Self { text: format!("{line}\n"), line }
+        Self { text: format!("{line}\n"), line, findings: Vec::new() }
     }
 }
 
 impl From<Invalid> for Refused {
     fn from(invalid: Invalid) -> Self {
-        Self { line: invalid.to_string().replace('\n', "; "), text: invalid.render(Style::Plain) }
+        Self {
+            line: invalid.to_string().replace('\n', "; "),
+            text: invalid.render(Style::Plain),
+            findings: invalid.problems().iter().map(CheckedProblem::new).collect(),
+        }
     }
 }
 

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
+use crate::check::CheckedProblem;
+
 /// The outcome of a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Answer {
@@ -23,6 +25,9 @@ pub struct Answer {
     pub differences: Vec<String>,
     /// Errors and warnings on the files, as text with excerpts.
     pub problems: String,
+    /// Those of them that are about the policy file, one by one.
+    #[serde(default)]
+    pub findings: Vec<CheckedProblem>,
     /// Changes of the identity and of `peer.revoked`, one a line; empty if there are none.
     #[serde(default)]
     pub identity: Vec<String>,
@@ -33,7 +38,7 @@ impl Answer {
     pub(crate) fn of_all(answers: Vec<Self>) -> Self {
         let mut answers = answers.into_iter();
         let Some(mut all) = answers.next() else { return Self::too_late() };
-        for Self { adopted, file, generation, differences, problems, identity } in answers {
+        for Self { adopted, file, generation, differences, problems, findings, identity } in answers {
             if all.adopted && !adopted {
                 // The one that was refused is what matters.
                 all.file = file;
@@ -47,6 +52,9 @@ impl Answer {
             );
             all.differences.extend(more);
             all.identity.extend(changes);
+            let findings: Vec<_> =
+                findings.into_iter().filter(|finding| !all.findings.contains(finding)).collect();
+            all.findings.extend(findings);
             if !all.problems.contains(&problems) {
                 all.problems += &problems;
             }
@@ -67,6 +75,7 @@ impl Answer {
             generation,
             differences: Vec::new(),
             problems,
+            findings: Vec::new(),
             identity: Vec::new(),
         }
     }
@@ -173,6 +182,7 @@ mod tests {
             generation,
             differences: differences.iter().map(|line| (*line).to_owned()).collect(),
             problems: problems.to_owned(),
+            findings: Vec::new(),
             identity: vec!["certificate 1".to_owned()],
         }
     }

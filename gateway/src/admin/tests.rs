@@ -199,6 +199,7 @@ async fn a_reload_is_passed_on_and_its_answer_back() {
         generation: 3,
         differences: vec!["class bulk: removed".to_owned()],
         problems: "no\n".to_owned(),
+        findings: Vec::new(),
     };
     for adopted in [true, false] {
         let asked = tokio::spawn(async move { super::reload(&address.into()).await });

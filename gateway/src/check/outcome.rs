@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use config::{Content, Problem, Report};
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The findings on one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -48,7 +48,7 @@ pub struct CheckedClass {
 }
 
 /// An error or a warning.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckedProblem {
     /// True if the file cannot be used because of it.
     pub error: bool,
@@ -91,7 +91,8 @@ impl CheckedFile {
 }
 
 impl CheckedProblem {
-    fn new(problem: &Problem) -> Self {
+    /// Takes what is told of a problem.
+    pub(crate) fn new(problem: &Problem) -> Self {
         let (line, column) = problem.position().unzip();
         Self {
             error: problem.is_error(),

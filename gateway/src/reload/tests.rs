@@ -160,6 +160,14 @@ async fn warnings_come_with_the_answer() {
         "{}",
         answer.problems
     );
+    let [finding] = &answer.findings[..] else { panic!("{:?}", answer.findings) };
+    assert!(!finding.error && finding.message.starts_with("class default: "), "{finding:?}");
+    assert_eq!(finding.line, Some(4), "{finding:?}");
+    // With its place, for whoever wants no text.
+    fs::write(&file, "[[class]]\nname = \"default\"\nscheme = \"mds\"\nk = 0\n").unwrap();
+    let (answer, _) = reload(&mut reloader).await;
+    let found: Vec<_> = answer.findings.iter().map(|finding| (finding.error, finding.line)).collect();
+    assert!(!answer.adopted && found.contains(&(true, Some(4))), "{:?}", answer.findings);
 }
 
 #[tokio::test]
