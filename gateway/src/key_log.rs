@@ -10,6 +10,8 @@ use std::thread;
 use session::key_log::KeyLog;
 use tracing::warn;
 
+use crate::logs::lose_key;
+
 /// Directions of sessions whose keys wait for the disk; those of more are lost.
 const WAITING: usize = 64;
 
@@ -54,13 +56,17 @@ impl KeyLogFile {
         thread::Builder::new().name("key-log".to_owned()).spawn(move || {
             for lines in waiting {
                 if let Err(error) = file.write_all(lines.as_bytes()) {
+                    lose_key();
                     warn!(%error, file = %path.display(), "keys were not logged");
                 }
             }
         })?;
         Ok(KeyLog::new(move |text| match lines.try_send(text.to_owned()) {
             Ok(()) | Err(TrySendError::Disconnected(_)) => {}
-            Err(TrySendError::Full(_)) => warn!("keys were not logged: the disk is too slow"),
+            Err(TrySendError::Full(_)) => {
+                lose_key();
+                warn!("keys were not logged: the disk is too slow");
+            }
         }))
     }
 }

@@ -72,11 +72,13 @@ pub enum Lost {
     Sink,
     /// Its place in the program had written too many lines lately.
     Rate,
+    /// One of the file of keys: its disk is too slow, or refused it.
+    KeyLog,
 }
 
 impl Lost {
     /// Every reason, in the order of [`lost`].
-    pub const ALL: [Self; 3] = [Self::QueueFull, Self::Sink, Self::Rate];
+    pub const ALL: [Self; 4] = [Self::QueueFull, Self::Sink, Self::Rate, Self::KeyLog];
 
     /// The reason as a metric's label.
     #[must_use]
@@ -85,6 +87,7 @@ impl Lost {
             Self::QueueFull => "queue_full",
             Self::Sink => "sink",
             Self::Rate => "rate",
+            Self::KeyLog => "key_log",
         }
     }
 }
@@ -108,6 +111,11 @@ impl Counts {
 
 /// One log per process, as with `tracing`'s dispatcher.
 static COUNTS: Counts = Counts([const { AtomicU64::new(0) }; Lost::ALL.len()]);
+
+/// Counts a line of the file of keys that was not written.
+pub(crate) fn lose_key() {
+    COUNTS.add(Lost::KeyLog);
+}
 
 /// Counts the lines that this process has lost, by reason, in the order of [`Lost::ALL`].
 #[must_use]

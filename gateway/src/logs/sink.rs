@@ -114,7 +114,7 @@ impl Writer {
 
     /// Lost lines that nobody has read of. Those over a place's rate stand in its next line.
     fn unconfessed(&self) -> u64 {
-        let [full, sink, _] = self.counts.all();
+        let [full, sink, ..] = self.counts.all();
         full.saturating_add(sink).saturating_sub(self.confessed)
     }
 
