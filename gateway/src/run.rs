@@ -44,7 +44,8 @@ use session::OVERHEAD;
 use session::control::{Control, StartError};
 use session::identity::{Identity, IdentityError};
 use session::key_log::KeyLog;
-use session::message::Pairing;
+use session::message::{MAX_PAIRINGS, Pairing};
+use session::replay::REPLAY_WINDOW;
 use session::seal::max_datagram;
 use splice::{Grouping, Settings};
 use supervisor::{Ask, PART, Stop, Supervisor, pulsing, reload_at_all};
@@ -623,11 +624,15 @@ pub fn most_memory(gateway: &config::Gateway, policy: &Policy) -> usize {
     gateway.views().iter().map(|view| memory_of(view, &settings(view, &policy, MAX_PACKET))).sum()
 }
 
-/// Each pair of threads has a part, and what is least for each of them.
+/// Each pair of threads has a part, and what is least for each of them. Beside that a peer tells of
+/// pairings, and each lane of two sessions at a time has a window against replays.
 fn memory_of(view: &config::Gateway, settings: &Settings) -> usize {
     let threads = view.thread_pairs();
     let part = workers::part_of(settings, Part { thread: 0, threads });
-    usize::from(threads).saturating_mul(part.most_memory())
+    let lanes = usize::from(threads) * usize::from(view.wan.lanes);
+    let windows = 2 * lanes * (REPLAY_WINDOW / 8) as usize;
+    let told = MAX_PAIRINGS * size_of::<Pairing>();
+    usize::from(threads).saturating_mul(part.most_memory()).saturating_add(windows + told)
 }
 
 /// Before the name of an interface.
