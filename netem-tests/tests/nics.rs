@@ -343,7 +343,7 @@ fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
     }
     let [gateways, plain] = spoof_both(seeds(300), None);
     assert!(gateways.spoofed.sent.iter().all(|sent| *sent > 10_000), "{:?}", gateways.spoofed);
-    assert!(gateways.ended <= plain.ended, "{} connections end", gateways.ended);
+    assert_eq!(gateways.ended, 0, "connections end");
     assert!(gateways.believed <= plain.believed, "{} are believed", gateways.believed);
     let hits: u64 = gateways.spoofed.hits.iter().sum();
     assert!(gateways.believed <= hits, "{} are believed", gateways.believed);
@@ -355,19 +355,25 @@ fn spoofed_packets_are_believed_no_more_than_by_plain_rc() {
 /// The same by somebody who has an idea of the PSNs.
 #[test]
 fn packets_spoofed_near_by_are_believed_no_more_than_by_plain_rc() {
+    if let Ok(seed) = std::env::var("LONGHAUL_SIM_SEED") {
+        return explain_crowd(spoofed(seed.parse().unwrap(), Some(1 << 16)));
+    }
     let [gateways, plain] = spoof_both(seeds(150), Some(1 << 16));
     assert!(gateways.ended <= plain.ended, "{} connections end", gateways.ended);
     assert!(gateways.believed <= plain.believed, "{} are believed", gateways.believed);
     assert!(gateways.cost() < MOST_COST, "{}", gateways.cost());
 }
 
-/// Beyond the seeds of the test above: a spoofed request has a target say where it stands, while a
-/// flow with a dead target asks about PSNs near that.
+/// Beyond the seeds of the tests above: a spoofed request has a target say where it stands, while a
+/// flow with a dead target asks about PSNs near that, or about that very PSN.
 #[test]
-fn spoofed_crowd_796_holds() {
-    let outcome = play(spoofed(796, None), Route::Gateways).unwrap();
-    let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
-    assert!(flaws.is_empty(), "{flaws:?}");
+fn spoofed_crowds_that_went_wrong_once_hold() {
+    let near = Some(1 << 16);
+    for (seed, reach) in [(796, None), (740, None), (1277, None), (1621, None), (548, near)] {
+        let outcome = play(spoofed(seed, reach), Route::Gateways).unwrap();
+        let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
+        assert!(flaws.is_empty(), "{seed}: {flaws:?}");
+    }
 }
 
 /// Packets on the long link for each spoofed packet, at most.
@@ -375,7 +381,7 @@ const MOST_COST: f64 = 1.0;
 /// How much longer requests may take beside a spoofer. A connection that begins behind a strange
 /// request waits once for its NIC's retry, 1.07 s here where a round trip takes 1 to 100 ms.
 const MOST_SLOWER: f64 = 4.0;
-const MOST_LATER: f64 = 1.5;
+const MOST_LATER: f64 = 3.5;
 
 /// A connection that READs over a clean link of 20 ms, with a requester whose LAN has packets
 /// overtake each other.

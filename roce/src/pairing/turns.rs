@@ -368,10 +368,9 @@ impl Turns {
     }
 
     /// The flow was answered by what does not prove enough by itself. It does if the flow has been
-    /// asked again since the same was said before. If the PSN is none that was asked for, once at
-    /// least no other question must have been out: a target that stands elsewhere than it is asked
-    /// about says the same each time. To be asked again, the flow keeps its turn once for as long
-    /// as the next answer may take.
+    /// asked again since the same was said before, and once at least nothing else was out: a target
+    /// that stands elsewhere than it is asked about says the same each time, and may name any PSN.
+    /// To be asked again, the flow keeps its turn once for as long as the next answer may take.
     pub(super) fn weigh(&mut self, flow: &FlowKey, heard: Heard, now: Instant) -> Weight {
         let (hosts, patience) = (flow.hosts(), self.patience(flow.hosts(), now));
         let Some(wait) = self.waits.get_mut(flow) else { return Weight::AskAgain };
@@ -383,7 +382,7 @@ impl Turns {
             if before.asks == question.asks {
                 return Weight::AskAgain;
             }
-            if heard.near.is_none() || heard.is_alone || before.is_alone {
+            if heard.is_alone || before.is_alone {
                 return Weight::Enough;
             }
             wait.wants_alone = true;
@@ -581,9 +580,10 @@ impl Turns {
             self.ends.insert((last + patience, hosts, at));
             return;
         }
-        let is_in_vain = !matches!(question.state, State::Veiled(_));
-        question.state = State::Lapsed;
         wait.wants_alone &= !question.is_alone;
+        // It was answered, though another may have been just as well.
+        let is_in_vain = !matches!(question.state, State::Veiled(_)) && !wait.wants_alone;
+        question.state = State::Lapsed;
         wait.vain = wait.vain.saturating_add(u8::from(is_in_vain));
         let rest = if is_in_vain { wait.rest(patience) } else { Duration::ZERO };
         wait.stage = Stage::Resting(now + rest);

@@ -80,7 +80,7 @@ impl Heard {
 /// How the PSN of an answer fits what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It is one that was asked for. Of 2^24 PSNs somebody else seldom hits one of these.
+    /// It is one that was asked for.
     Exact,
     /// It is near by. One of 128 is.
     Near,
