@@ -80,7 +80,7 @@ fn check_gateway(source: &Source, path: &Path) -> Result<(Content, Vec<Problem>)
         if view.peer.relation == Relation::Sibling {
             continue;
         }
-        for SlowBlocks { warning, found } in slow_blocks(&view, policy) {
+        for SlowBlocks { warning, found, .. } in slow_blocks(&view, policy) {
             problems.push(warning.at(source, span.clone(), found));
         }
         problems.extend(short_buffers(source, &view));

@@ -540,14 +540,17 @@ impl Gateway {
     /// As [`Gateway::load_policy`], with the warnings that [`crate::check()`] has for it at this
     /// gateway, but for those on prefixes. The file is read each time.
     pub fn check_policy(&self) -> Result<(Policy, Vec<Problem>), Invalid> {
-        let (policy, mut warnings) = match &self.policy.file {
-            Some(path) => read_policy(&read::load_named(path)?)?,
-            None => (Policy::default(), Vec::new()),
+        let Some(path) = &self.policy.file else {
+            let policy = Policy::default();
+            let slow = slow_blocks(self, &policy).into_iter().map(|slow| slow.warning);
+            return Ok((policy, slow.collect()));
         };
+        let source = read::load_named(path)?;
+        let (policy, mut warnings) = read_policy(&source)?;
         if self.is_member() {
             members::check_policy(&policy)?;
         }
-        warnings.extend(slow_blocks(self, &policy).into_iter().map(|SlowBlocks { warning, .. }| warning));
+        warnings.extend(slow_blocks(self, &policy).into_iter().map(|slow| slow.in_policy(&source)));
         Ok((policy, warnings))
     }
 }

@@ -4,7 +4,8 @@ use miette::Severity;
 
 use super::Gateway;
 use crate::policy::Policy;
-use crate::problem::Problem;
+use crate::problem::{Problem, Source};
+use crate::read;
 
 /// A class whose blocks the link cannot fill within the flush deadline: they close short, and their
 /// overhead exceeds m / k.
@@ -12,11 +13,25 @@ pub(crate) struct SlowBlocks {
     pub(crate) warning: Problem,
     /// For the place of the rate.
     pub(crate) found: String,
+    /// Place of the class in the policy's file.
+    class: usize,
+}
+
+impl SlowBlocks {
+    /// The warning at the class in the text of the policy.
+    pub(crate) fn in_policy(self, source: &Source) -> Problem {
+        let Self { warning, found, class } = self;
+        let place = |key: &str| read::locate(source.inner(), &format!("class.{class}.{key}"));
+        match place("flush").or_else(|| place("k")) {
+            Some(span) => warning.at(source, span, found),
+            None => warning,
+        }
+    }
 }
 
 pub(crate) fn slow_blocks(gateway: &Gateway, policy: &Policy) -> Vec<SlowBlocks> {
     let mut warnings = Vec::new();
-    for class in policy.written() {
+    for (index, class) in policy.written().enumerate() {
         let Some(block) = class.scheme.block() else {
             continue;
         };
@@ -42,8 +57,8 @@ pub(crate) fn slow_blocks(gateway: &Gateway, policy: &Policy) -> Vec<SlowBlocks>
             block.flush
         );
         let help = format!("in the policy: flush = \"{} ms\", or a smaller k or interleave", time.ceil());
-        warnings
-            .push(SlowBlocks { warning: Problem::new(Severity::Warning, message).help(Some(help)), found });
+        let warning = Problem::new(Severity::Warning, message).help(Some(help));
+        warnings.push(SlowBlocks { warning, found, class: index });
     }
     warnings
 }

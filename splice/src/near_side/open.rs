@@ -25,6 +25,25 @@ use crate::short::Headers;
 use crate::stale_flows::{Came, FlowSide};
 use crate::stats::LanDrop;
 
+/// A flow that begins, and what it has of the one whose place it takes.
+struct Beginning {
+    near: Near,
+    revival: Option<Revival>,
+    run: Run,
+    account: Account,
+    is_anew: bool,
+    /// The target of the one before has spoken.
+    was_heard: bool,
+}
+
+impl Beginning {
+    /// In nobody's place. `is_back`: a process that has ended knew it.
+    fn new(near: Near, is_back: bool, account: Account) -> Self {
+        let revival = is_back.then(Revival::default);
+        Self { near, revival, run: Run::default(), account, is_anew: false, was_heard: false }
+    }
+}
+
 impl NearSide {
     /// Finds the flow of `key`, or opens it, and renews the bounds of flows.
     pub(super) fn find_or_open(
@@ -34,47 +53,56 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        let (mut anew, mut revival, mut was_heard, mut run) = (None, None, false, Run::default());
-        let mut account = Account::Nobody;
         self.renew_config(ctx.settings);
-        let known = self.by_key.get(&key);
-        let is_stranded = known.is_some_and(|slot| self.is_stranded(slot));
-        if let Some(slot) = known
-            && let Some(flow) = self.flows.get_mut(slot)
-        {
-            // A new flow would get nowhere without a session, and this one has failed.
-            if !(is_stranded || flow.near.doubts(packet, ctx.now)) || !ctx.senders.has_streams() {
-                flow.go_back_to_run(packet, ctx);
-                return Some(slot);
-            }
-            was_heard = flow.places.unheard.is_none();
-            if !was_heard {
-                account = Self::charge(&mut self.heard, key.requester, ctx)?;
-            }
-            anew = Some(flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now));
-            revival = flow.take_revival(ctx);
-            ctx.stats.replaced += 1;
-            run = self.take_run(slot);
-            self.close(slot, ctx);
-        }
-        if !ctx.senders.has_streams() || (self.closed && anew.is_none()) {
-            ctx.stats.drop_lan(LanDrop::NoSession);
-            return None;
-        }
-        let is_anew = anew.is_some();
-        let is_new = !was_heard && packet.bth.opcode.starts_message();
-        let mut near = match anew {
-            // It takes the place of the one before.
-            Some(near) => near,
-            None => match self.begin(key, addressing, packet, ctx) {
-                Ok((near, is_back, charged)) => {
-                    revival = is_back.then(Revival::default);
-                    account = charged;
-                    near
-                }
-                Err(refused) => return refused,
-            },
+        let found = match self.replace(&key, packet, ctx) {
+            Ok(Some(anew)) => Ok(anew),
+            Ok(None) => self.begin(key, addressing, packet, ctx),
+            Err(known) => Err(known),
         };
+        match found {
+            Ok(beginning) => Some(self.open_with(beginning, key, addressing, packet, ctx)),
+            Err(known) => known,
+        }
+    }
+
+    /// Ends the flow of `key` if a new one is to have its place, and returns that. `Err`: it goes
+    /// on, or the packet is dropped.
+    fn replace(
+        &mut self,
+        key: &FlowKey,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> Result<Option<Beginning>, Option<NearKey>> {
+        let Some(slot) = self.by_key.get(key) else { return Ok(None) };
+        let is_stranded = self.is_stranded(slot);
+        let Some(flow) = self.flows.get_mut(slot) else { return Ok(None) };
+        // A new flow would get nowhere without a session, and this one has failed.
+        if !(is_stranded || flow.near.doubts(packet, ctx.now)) || !ctx.senders.has_streams() {
+            flow.go_back_to_run(packet, ctx);
+            return Err(Some(slot));
+        }
+        let was_heard = flow.places.unheard.is_none();
+        let account = match was_heard {
+            true => Account::Nobody,
+            false => Self::charge(&mut self.heard, key.requester, ctx).ok_or(None)?,
+        };
+        let near = flow.near.anew(Arc::clone(self.config.newest()), packet, ctx.now);
+        let revival = flow.take_revival(ctx);
+        ctx.stats.replaced += 1;
+        let run = self.take_run(slot);
+        self.close(slot, ctx);
+        Ok(Some(Beginning { near, revival, run, account, is_anew: true, was_heard }))
+    }
+
+    fn open_with(
+        &mut self,
+        beginning: Beginning,
+        key: FlowKey,
+        addressing: &Addressing,
+        packet: &Packet<'_>,
+        ctx: &mut Context<'_>,
+    ) -> NearKey {
+        let Beginning { mut near, revival, run, account, is_anew, was_heard } = beginning;
         let requester_qpn = ctx.pairings.open_near(key, ctx.now);
         let first_psn = ctx.pairings.take_first_psn(&key);
         if let Some(terms) = ctx.pairings.terms(&key) {
@@ -90,10 +118,10 @@ impl NearSide {
         if let Some(requester_qpn) = requester_qpn {
             self.pair(&key, requester_qpn, ctx);
         }
-        if is_new {
+        if !was_heard && packet.bth.opcode.starts_message() {
             self.enter_unheard(slot);
         }
-        Some(slot)
+        slot
     }
 
     /// Charges a host for a flow of which nothing is known. `None`: it is to begin none now.
@@ -105,15 +133,19 @@ impl NearSide {
         account
     }
 
-    /// A flow begins that takes no other's place. Returns it, whether a process that has ended knew
-    /// it, and who is charged for it. `Err`: it does not begin, or it does to be refused.
+    /// A flow begins that takes no other's place. `Err`: it does not begin, or it does to be
+    /// refused.
     fn begin(
         &mut self,
         key: FlowKey,
         addressing: &Addressing,
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
-    ) -> Result<(Near, bool, Account), Option<NearKey>> {
+    ) -> Result<Beginning, Option<NearKey>> {
+        if !ctx.senders.has_streams() || self.closed {
+            ctx.stats.drop_lan(LanDrop::NoSession);
+            return Err(None);
+        }
         let came = Came::of(addressing, packet);
         let goes_on = !came.starts && Self::may_go_on(&key, &came, ctx);
         let is_known = goes_on
@@ -135,10 +167,11 @@ impl NearSide {
             return Err(None);
         }
         if came.starts {
-            return Ok((self.fresh(ctx), ctx.stale_flows.comes_back(&key, &came), account));
+            let is_back = ctx.stale_flows.comes_back(&key, &came);
+            return Ok(Beginning::new(self.fresh(ctx), is_back, account));
         }
         if goes_on {
-            return Ok((self.begin_amid(&key, &came, packet, ctx), true, account));
+            return Ok(Beginning::new(self.begin_amid(&key, &came, packet, ctx), true, account));
         }
         let doomed = self.open_doomed(key, addressing, packet, ctx);
         if doomed.is_none() {
