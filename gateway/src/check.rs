@@ -15,11 +15,12 @@ use session::schedule::Role;
 
 use crate::lan::rdma;
 use crate::lan::usable::{self, Fault};
+pub use crate::problems::CheckedProblem;
 use crate::renewal::{SOON, identity_remedy, linked};
 use crate::retention::{NoRetention, wants_retention};
 use live::{Finding, Machine, Running, judge};
 
-pub use outcome::{CheckedClass, CheckedFile, CheckedProblem, FileKind};
+pub use outcome::{CheckedClass, CheckedFile, FileKind};
 
 /// Checks a gateway or policy file. Beyond [`config::check`], a gateway file's certificate, key and
 /// authority have to be there, be usable and prove the site's name. A missing interface is a

@@ -22,6 +22,7 @@ mod memory;
 pub mod plan;
 pub mod plane;
 pub mod privileges;
+pub mod problems;
 pub mod record;
 pub mod recorder;
 pub mod reload;

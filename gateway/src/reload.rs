@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 use crate::admin::Admin;
 use crate::cells::Cells;
-use crate::check::CheckedProblem;
 use crate::events::EventKind;
+use crate::problems::CheckedProblem;
 use crate::renewal::Renewal;
 use crate::requests::Answer;
 use crate::telemetry::Telemetry;

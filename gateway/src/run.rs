@@ -34,7 +34,7 @@ use front::{Answering, Front};
 use guarding::Guarding;
 use handover::{Legacy, Preparing};
 use interface::Interface;
-use opening::{bind_controls, lan_mtu, local_side, open_bulk};
+use opening::{admin_side, bind_controls, lan_mtu, local_side, open_bulk};
 use patience::Teller;
 pub use patience::remedy;
 use publisher::Publisher;
@@ -340,7 +340,7 @@ async fn set_up(
     else {
         return Ok(None);
     };
-    let Some(mut front) = front::until_open(&mut teller, heir.as_mut(), stop).await? else { return Ok(None) };
+    let Some(mut front) = admin_side(&mut teller, heir.as_mut(), stop).await? else { return Ok(None) };
     let resources = resources(&gateway, &peers, lans, retained, heir.as_mut())?;
     let zones = Zones::of(&gateway, &peers, &sockets, &resources)?;
     legacy.keep_all(&controls, sockets, lock.as_ref(), front.copies())?;

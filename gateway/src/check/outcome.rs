@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use config::{Content, Problem, Report};
+use config::{Content, Report};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+
+use crate::problems::CheckedProblem;
 
 /// The findings on one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -47,25 +49,6 @@ pub struct CheckedClass {
     pub outline: String,
 }
 
-/// An error or a warning.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CheckedProblem {
-    /// True if the file cannot be used because of it.
-    pub error: bool,
-    /// In one line.
-    pub message: String,
-    /// The file it is in: a gateway file's policy is another one.
-    pub file: Option<String>,
-    /// Line, from 1.
-    pub line: Option<usize>,
-    /// Column, from 1, in characters.
-    pub column: Option<usize>,
-    /// The value found, in the file or on this machine; null where the message says all.
-    pub found: Option<String>,
-    /// The remedy.
-    pub help: Option<String>,
-}
-
 impl CheckedFile {
     /// Takes what is told of a report.
     pub fn new(report: &Report) -> Self {
@@ -86,22 +69,6 @@ impl CheckedFile {
             kind,
             classes: policy.map_or_else(Vec::new, |policy| policy.written().map(class).collect()),
             problems: report.problems().iter().map(CheckedProblem::new).collect(),
-        }
-    }
-}
-
-impl CheckedProblem {
-    /// Takes what is told of a problem.
-    pub(crate) fn new(problem: &Problem) -> Self {
-        let (line, column) = problem.position().unzip();
-        Self {
-            error: problem.is_error(),
-            message: problem.message().to_owned(),
-            file: problem.file().map(str::to_owned),
-            line,
-            column,
-            found: problem.found().map(str::to_owned),
-            help: problem.remedy().map(str::to_owned),
         }
     }
 }

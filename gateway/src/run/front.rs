@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::net::TcpListener as Listening;
-use tokio::sync::oneshot;
 
-use super::patience::{self, Teller};
 use super::{RunError, Towards, takeover};
 use crate::admin::{Admin, Doors, Listener, Serving};
 use crate::renewal::ListenerRenewal;
@@ -114,18 +112,6 @@ impl<'a> Front<'a> {
             Stage::Closed(_) | Stage::Open(..) | Stage::Gone => Answering::default(),
         }
     }
-}
-
-/// Opens the listeners as soon as their address is there. `None`: the gateway is to stop.
-pub(super) async fn until_open<'a>(
-    teller: &mut Teller<'a>,
-    mut heir: Option<&mut Heir>,
-    stop: &mut oneshot::Receiver<()>,
-) -> Result<Option<Front<'a>>, RunError> {
-    let Some(mut front) = teller.front.take() else { return Ok(None) };
-    let open = || front.open(heir.as_deref_mut());
-    let opened = patience::until_there(stop, teller, open).await?;
-    Ok(opened.map(|()| front))
 }
 
 fn listen(address: SocketAddr, heir: Option<&mut Heir>) -> Result<TcpListener, RunError> {

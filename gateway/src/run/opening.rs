@@ -14,6 +14,7 @@ use session::{Cipher, ThreadCounts};
 use tokio::sync::{oneshot, watch};
 use tracing::warn;
 
+use super::front::Front;
 use super::guarding::Guarding;
 use super::patience::{self, Teller};
 use super::{RunError, Towards, takeover};
@@ -132,6 +133,18 @@ pub(super) async fn local_side(
     let open = || open_lan(&gateway.lan, gateway.data_plane.threads, heir.as_deref_mut());
     let lans = patience::until_there(stop, teller, open).await?;
     Ok(lans.map(|lans| (Guarding::new(guard), lans)))
+}
+
+/// Opens the admin listeners as soon as their address is there. `None`: the gateway is to stop.
+pub(super) async fn admin_side<'a>(
+    teller: &mut Teller<'a>,
+    mut heir: Option<&mut Heir>,
+    stop: &mut oneshot::Receiver<()>,
+) -> Result<Option<Front<'a>>, RunError> {
+    let Some(mut front) = teller.front.take() else { return Ok(None) };
+    let open = || front.open(heir.as_deref_mut());
+    let opened = patience::until_there(stop, teller, open).await?;
+    Ok(opened.map(|()| front))
 }
 
 /// For each data-plane thread.

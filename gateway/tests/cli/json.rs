@@ -17,7 +17,7 @@ fn results_are_there_as_json() {
     for (adopted, status, wanted) in [(true, "200 OK", 0), (false, "422 Unprocessable Entity", 2)] {
         let answer = serde_json::json!({
             "adopted": adopted, "file": "policy.toml", "generation": 2, "differences": [],
-            "identity": [], "problems": "",
+            "identity": [], "problems": "", "findings": [],
         });
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = listener.local_addr().unwrap().to_string();
