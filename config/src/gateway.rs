@@ -98,6 +98,8 @@ impl Lan {
     /// Multicast groups at most: each is a membership on the interface, and a comparison for each
     /// multicast packet that comes by it.
     pub const MOST_GROUPS: usize = 64;
+    /// Prefixes behind a peer that it is told of at most. If there are more, it is told of none.
+    pub const MOST_TOLD: usize = 64;
     /// Bytes of IP, UDP, BTH, RETH and ICRC in a packet of RoCE at most, beyond its payload.
     const ROCE_HEADERS: u32 = 80;
     const PATH_MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];

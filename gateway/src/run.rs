@@ -77,6 +77,7 @@ use crate::zone;
 
 const _: () =
     assert!(config::Wan::MOST_LANES == session::MOST_LANES, "a session carries every lane of a file");
+const _: () = assert!(config::Lan::MOST_TOLD == session::message::MOST_PREFIXES, "a peer is told as many");
 const _: () =
     assert!(config::Wan::MOST_THREADS == session::MOST_THREADS, "a session has the threads of any file");
 

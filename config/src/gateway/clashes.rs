@@ -304,6 +304,24 @@ pub(super) fn overlaps(sink: &mut Sink, key: &str, prefixes: &[Placed<IpNet>]) {
     }
 }
 
+/// Warns of more prefixes behind one peer than that is told of.
+pub(super) fn untold(sink: &mut Sink, key: &str, prefixes: &[Placed<IpNet>]) {
+    if let Some((first, span)) = prefixes.get(Lan::MOST_TOLD) {
+        let help = format!(
+            "{} wider prefixes at most: else the peer does not learn whom this site takes, and packets of \
+             others cross the link before they are dropped",
+            Lan::MOST_TOLD
+        );
+        let found = format!("{first} is one of {}", prefixes.len());
+        sink.warning(
+            span.clone(),
+            format!("`{key}` has more prefixes than a peer is told of"),
+            found,
+            Some(help),
+        );
+    }
+}
+
 /// A prefix of this site's that is all the peer's would let nothing pass.
 pub(super) fn local(sink: &mut Sink, local: &[Placed<IpNet>], remote: &[Placed<IpNet>]) {
     for (prefix, span) in local {

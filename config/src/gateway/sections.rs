@@ -119,6 +119,7 @@ fn peers(sink: &mut Sink, root: &mut Section<'_, '_>, folder: &Path) -> Vec<Plac
 /// The LAN with the prefixes behind all peers, if they name them.
 fn with_prefixes(sink: &mut Sink, mut lan: PlacedLan, peers: &[PlacedPeer]) -> PlacedLan {
     let prefixes = members::prefixes(sink, peers);
+    peers.iter().for_each(|peer| clashes::untold(sink, "peer.remote", &peer.remote));
     if !prefixes.is_empty() {
         clashes::overlaps(sink, "peer.remote", &prefixes);
         clashes::local(sink, &lan.local, &prefixes);
@@ -159,6 +160,7 @@ fn lan(sink: &mut Sink, mut section: Section<'_, '_>, is_several: bool) -> Optio
         section.required_list(sink, "remote", REMOTE, host_prefix)
     };
     clashes::overlaps(sink, "lan.remote", &remote);
+    clashes::untold(sink, "lan.remote", &remote);
     let local = section.list(sink, "local", "local = [\"10.0.0.0/24\"]", host_prefix).unwrap_or_default();
     clashes::local(sink, &local, &remote);
     let multicast = if socket { Vec::new() } else { groups(sink, &mut section) };

@@ -211,7 +211,8 @@ impl DoctorReport {
         }
         if has(Verdict::EndsInOutages) {
             lines.push(format!(
-                "ends in outages: the program ends before a lost session does ({}); {} outlasts it.",
+                "ends in outages: the program ends before a lost session does ({}); \
+                 an ACK timeout of {} (exponent), and 7 retries, outlast it.",
                 human::span(self.resume_for),
                 self.resume_exponent
             ));
@@ -342,7 +343,7 @@ mod tests {
             "10.0.0.1 0x11            10.0.1.1 0x21              67.1 ms    537 ms        0 repeats in vain",
             "~134 ms",
             "an ACK timeout of 15 (exponent) or more",
-            "22 outlasts it",
+            "an ACK timeout of 22 (exponent), and 7 retries, outlast it",
             "7 retries are assumed",
         ] {
             assert!(shown.contains(piece), "no {piece} in\n{shown}");

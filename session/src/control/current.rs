@@ -99,7 +99,7 @@ impl Current {
             address = %session.peer.address,
             certificate = session.peer.certificate.as_ref().map(ToString::to_string),
             cipher = session.peer.cipher.name(),
-            rtt = ?session.peer.rtt,
+            handshake_rtt = ?session.peer.rtt,
             datagram = session.peer.max_datagram,
             pairings = session.pairings.len(),
             resumes = session.resumes,
