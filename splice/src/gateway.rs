@@ -20,7 +20,7 @@ use crate::classes::Classes;
 use crate::context::Common;
 use crate::far_side::FarSide;
 use crate::from_member::FromMember;
-use crate::incoming::{handle_record, note_connection};
+use crate::incoming::{RC, handle_record, note_connection};
 use crate::kept::Kept;
 use crate::lan_queue::{LanQueue, Waiting};
 use crate::near_side::NearSide;
@@ -668,9 +668,6 @@ impl Gateway {
         self.far.len() == 0 && self.near.len() == 0 && self.common.lan.len() == 0
     }
 }
-
-/// The transport of RC in an opcode's top three bits.
-const RC: u8 = 0;
 
 /// One hop further.
 fn onward(addressing: &Addressing) -> Addressing {

@@ -32,7 +32,7 @@ pub(crate) fn handle_record(
         Head::Datagram(addressing) => deliver_datagram(addressing, body, ctx),
         Head::Ordered { flow, seq, addressing } => {
             // One too long for the LAN takes its turn, and is dropped when that comes.
-            if may_pass(&addressing, ctx) {
+            if may_pass(&addressing, body, ctx) {
                 ctx.came.note(&addressing, ctx.now);
                 ordering.handle(flow, seq, addressing, body, ctx);
             }
@@ -69,8 +69,16 @@ pub(crate) fn note_connection(addressing: &Addressing, packet: &Packet<'_>, ctx:
     }
 }
 
-fn may_pass(addressing: &Addressing, ctx: &mut Context<'_>) -> bool {
-    let passes = ctx.settings.is_for_here(addressing);
+/// The transport of RC in an opcode's top three bits.
+pub(crate) const RC: u8 = 0;
+
+/// Returns true if a packet that is not terminated may go to the LAN. One of RC would come past
+/// what is known of its flow.
+///
+/// Rule: `docs/protocol.md#rule-carried-transport`.
+fn may_pass(addressing: &Addressing, body: &[u8], ctx: &mut Context<'_>) -> bool {
+    let is_carried = body.first().is_some_and(|opcode| opcode >> 5 != RC);
+    let passes = is_carried && ctx.settings.is_for_here(addressing);
     ctx.stats.bad_records += u64::from(!passes);
     passes
 }
@@ -79,7 +87,7 @@ fn deliver_datagram(addressing: Addressing, body: &[u8], ctx: &mut Context<'_>) 
     let packet = Packet::parse(body).ok();
     let is_to_group =
         packet.is_some_and(|packet| packet.is_multicast()) && ctx.settings.is_for_group(&addressing);
-    if !is_to_group && !may_pass(&addressing, ctx) {
+    if !is_to_group && !may_pass(&addressing, body, ctx) {
         return;
     }
     if !ctx.settings.fits_lan(&addressing, body.len()) {

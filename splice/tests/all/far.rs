@@ -596,3 +596,24 @@ fn a_gateway_that_stops_waits_for_its_targets_and_tells_those_left() {
     bench.wait(Duration::from_millis(1));
     assert!(bench.gateway.has_parted());
 }
+
+/// docs/protocol.md#rule-carried-transport
+#[test]
+fn packets_of_connections_come_in_their_flows_alone() {
+    let mut bench = Bench::new(|_| {});
+    // A response would end or confirm what no flow here has asked.
+    let ack = acknowledge(R, 100);
+    let reserved = [&[0x1b], &ack[1..]].concat();
+    let bodies = [ack, send(0x22, 100), reserved, Vec::new()];
+    let (flow, addressing) = (FLOW, addressing(0));
+    for (seq, body) in (0..).zip(&bodies) {
+        bench.record(&Head::Datagram(addressing), body);
+        bench.record(&Head::Ordered { flow, seq, addressing }, body);
+    }
+    assert_eq!((bench.sent.len(), bench.gateway.stats().bad_records), (0, 8));
+    // XRC.
+    let carried = [&[0xa4], &send(0x22, 100)[1..]].concat();
+    bench.record(&Head::Datagram(addressing), &carried);
+    bench.record(&Head::Ordered { flow, seq: 0, addressing }, &carried);
+    assert_eq!((bench.sent.len(), bench.gateway.stats().bad_records), (2, 8));
+}
