@@ -177,8 +177,9 @@ impl Settings {
 
     /// True for an address that a host of this site may have.
     pub(crate) fn is_local(&self, address: IpAddr) -> bool {
-        let is_hosts = !address.is_multicast() && !address.is_unspecified() && !address.is_loopback();
-        is_hosts && is_in(address, &self.local)
+        let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+        let is_nobodys = address.is_multicast() || address.is_unspecified() || address.is_loopback();
+        !is_broadcast && !is_nobodys && is_in(address, &self.local)
     }
 
     /// Returns true if what is sent to this address is for somebody behind the peer, and maybe for
@@ -202,9 +203,9 @@ impl Settings {
         self.are_apart(there, here)
     }
 
-    /// A host behind the peer, and one that is not.
+    /// A host behind the peer, and one that may be of this site.
     fn are_apart(&self, there: IpAddr, here: IpAddr) -> bool {
-        self.is_remote(there) && !self.is_remote(here) && !here.is_multicast()
+        self.is_remote(there) && !self.is_remote(here) && self.is_local(here)
     }
 
     /// The same of one for hosts where we stand that are members of a group.

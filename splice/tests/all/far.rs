@@ -617,3 +617,20 @@ fn packets_of_connections_come_in_their_flows_alone() {
     bench.record(&Head::Ordered { flow, seq: 0, addressing }, &carried);
     assert_eq!((bench.sent.len(), bench.gateway.stats().bad_records), (2, 8));
 }
+
+/// docs/protocol.md#rule-address-check
+#[test]
+fn a_peer_speaks_to_hosts_of_this_site_alone() {
+    let mut bench = Bench::new(|settings| settings.local = vec!["10.0.1.0/24".parse().unwrap()]);
+    let carried = [&[0xa4], &send(0x22, 100)[1..]].concat();
+    // The site of another peer, and nobody.
+    for dst in ["10.0.2.1", "255.255.255.255", "127.0.0.1", "0.0.0.0"] {
+        let addressing = Addressing { dst: dst.parse().unwrap(), ..addressing(0) };
+        bench.record(&Head::Datagram(addressing), &carried);
+        bench.request(FLOW, 0, Some(addressing), &send(0x22, 100));
+    }
+    assert_eq!((bench.sent.len(), bench.gateway.stats().bad_records), (0, 8));
+    assert_eq!(bench.gateway.stats().far_flows, 0);
+    bench.record(&Head::Datagram(addressing(0)), &carried);
+    assert_eq!(bench.sent.len(), 1);
+}

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::sites::{Sites, write_request};
+use ipnet::IpNet;
 use roce::ip::{Addressing, Datagram};
 use roce::wire::Qpn;
 use splice::{LanDrop, Settings};
@@ -18,7 +19,11 @@ fn carried(local: &[&str], source: &str) -> (bool, u64, u64) {
 /// The same to a peer that has said what it takes.
 fn carried_to_one_who_takes(takes: &[&str], local: &[&str], source: &str) -> (bool, u64, u64) {
     let local: Vec<_> = local.iter().map(|prefix| prefix.parse().unwrap()).collect();
-    let mut sites = Sites::new(0xc123, |settings| Settings { local: local.clone(), ..settings });
+    // Of the sender's site. The other one has hosts anywhere.
+    let mut sites = Sites::new(0xc123, |settings| {
+        let is_own = |prefix: &&IpNet| !settings.remote.contains(prefix);
+        Settings { local: local.iter().filter(is_own).copied().collect(), ..settings }
+    });
     sites.gateways[0].peer_takes(takes.iter().map(|prefix| prefix.parse().unwrap()).collect());
     let source: IpAddr = source.parse().unwrap();
     let request = write_request(TARGET, 256);
