@@ -14,13 +14,15 @@ pub(crate) struct Carriage {
     pub(crate) mads: PromptShare,
     /// For congestion notifications.
     pub(crate) cnps: PromptShare,
+    pub(crate) replies: ReplyShare,
     pub(crate) came: Came,
 }
 
 impl Carriage {
     /// `key`: a number that nobody else knows.
     pub(crate) fn new(key: u64) -> Self {
-        Self { mads: PromptShare::new(), cnps: PromptShare::new(), came: Came::new(key) }
+        let (mads, cnps) = (PromptShare::new(), PromptShare::new());
+        Self { mads, cnps, replies: ReplyShare::default(), came: Came::new(key) }
     }
 }
 
@@ -113,6 +115,28 @@ impl PromptShare {
     }
 }
 
+/// The share of the link that answers have to what the peer says of flows that nobody here knows.
+///
+/// Such a word is as short as its answer, which goes before all payload. Without a bound a peer
+/// that says nothing else would have the whole link for its answers.
+#[derive(Debug, Default)]
+pub(crate) struct ReplyShare {
+    bucket: Bucket,
+}
+
+/// Part of the link's rate, and bytes at once: those of 1,000 flows.
+const REPLY_PART: u64 = 32;
+const REPLY_BURST: u64 = 16 << 10;
+
+impl ReplyShare {
+    /// Tells whether an answer of so many bytes may go, over a link of `rate` bit/s.
+    pub(crate) fn take(&mut self, bytes: usize, rate: u64, now: Instant) -> bool {
+        let after = self.bucket.after(bytes, rate / REPLY_PART, REPLY_BURST, now);
+        self.bucket.paid_at = after.or(self.bucket.paid_at);
+        after.is_some()
+    }
+}
+
 impl Bucket {
     /// When it would be paid for if so many bytes passed now; `None`: too late.
     fn after(self, bytes: usize, rate: u64, burst: u64, now: Instant) -> Option<Instant> {
@@ -140,6 +164,16 @@ mod tests {
         assert_eq!(pass(1, Duration::from_millis(80)), 10);
         let all: usize = (3..60).map(|host| pass(host, Duration::from_millis(80))).sum();
         assert!((150..230).contains(&all), "{all}");
+    }
+
+    #[test]
+    fn answers_about_unknown_flows_have_a_part_and_a_burst() {
+        let (start, rate) = (crate::test_clock(), 32_000_000);
+        let mut share = ReplyShare::default();
+        let mut pass = |at: Duration| (0..10_000).filter(|_| share.take(16, rate, start + at)).count();
+        assert_eq!([pass(Duration::ZERO), pass(Duration::ZERO)], [1024, 0]);
+        // 1 Mbit/s.
+        assert_eq!(pass(Duration::from_millis(64)), 500);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use roce::pairing::Pairings;
 use transport::{Senders, Urgency};
 
 use crate::Settings;
-use crate::carriage::{Came, Carriage};
+use crate::carriage::{Came, Carriage, ReplyShare};
 use crate::classes::Classes;
 use crate::failures::FlowFailure;
 use crate::from_member::FromMember;
@@ -28,6 +28,9 @@ use crate::stats::Stats;
 /// PSNs on their way. [`reorder_buffer`](crate::settings::reorder_buffer) bounds
 /// what they may cost in memory.
 pub(crate) const REORDER: u32 = 1 << 23;
+
+/// Bytes that a short record takes on the wire, about: several share a packet.
+const REPLY: usize = 16;
 
 /// Tables that both sides' flows use, beside the connection to the peer.
 pub(crate) struct Common {
@@ -64,6 +67,7 @@ impl Common {
             stale_flows: &mut self.stale_flows,
             answers: &mut self.answers,
             came: &mut self.carriage.came,
+            replies: &mut self.carriage.replies,
             failures: &mut self.failures,
             openings: &mut self.openings,
             renewals: &mut self.renewals,
@@ -87,6 +91,7 @@ pub(crate) struct Context<'a> {
     pub(crate) stale_flows: &'a mut StaleFlows,
     pub(crate) answers: &'a mut PiggybackedAcks,
     pub(crate) came: &'a mut Came,
+    pub(crate) replies: &'a mut ReplyShare,
     pub(crate) failures: &'a mut Kept<FlowFailure>,
     pub(crate) openings: &'a mut Openings,
     pub(crate) renewals: &'a mut Renewals,
@@ -127,6 +132,16 @@ impl Context<'_> {
             silent_until: self.now + SILENCE,
             until: self.now + self.settings.linger,
         });
+    }
+
+    /// Answers what the peer says of a flow that nobody here knows, as far as there is a share for
+    /// that. Whoever asked in earnest asks again.
+    pub(crate) fn reply(&mut self, head: &Head) {
+        let rate = self.settings.rate;
+        if self.replies.take(REPLY, rate, self.now) {
+            // Without room it is as without a share.
+            let _ = self.push(0, Urgency::Prompt, head, [&[], &[]]);
+        }
     }
 
     /// Carries a record to the peer: see [`outgoing::push`].

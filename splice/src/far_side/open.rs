@@ -45,9 +45,8 @@ impl FarSide {
             ctx.stats.late_records += 1;
             // Another member may have had the flow.
             let reason = if ctx.settings.is_member { ctx.no_place() } else { Reason::UnknownFlow };
-            let head = Head::Fail { flow: id, reason };
-            // Without room the near half gives up waiting, in its time.
-            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
+            // Without it the near half gives up waiting, in its time.
+            ctx.reply(&Head::Fail { flow: id, reason });
             return None;
         };
         let Ok(packet) = Packet::parse(body) else {
@@ -148,9 +147,14 @@ impl FarSide {
             ctx.fail(FlowFailure::new(FlowSide::Far, &key, None, (reason.into(), By::Us), class));
             reason
         };
+        let head = Head::Fail { flow: id, reason };
+        if reason == Reason::Protocol {
+            // No honest peer is refused for that.
+            return ctx.reply(&head);
+        }
         // Without room the requester's own retry brings the next request, and with it the next
         // refusal.
-        let _ = ctx.push(class, Urgency::Prompt, &Head::Fail { flow: id, reason }, [&[], &[]]);
+        let _ = ctx.push(class, Urgency::Prompt, &head, [&[], &[]]);
     }
 
     /// The peer remembers a flow to one of our targets that this gateway, restarted, does not know:

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use roce::pairing::FlowKey;
 use roce::unheard::Room;
-use transport::Urgency;
 
 use super::debts::Account;
 use super::targets::Waiting;
@@ -321,9 +320,7 @@ impl NearSide {
     /// The peer has heard nothing of the flow for long.
     pub(crate) fn handle_idle(&mut self, id: FlowId, ctx: &mut Context<'_>) {
         if self.by_id.get(&id).is_none() {
-            let head = Head::Close { flow: id, requests: 0 };
-            // Without room it asks again.
-            let _ = ctx.push(0, Urgency::Prompt, &head, [&[], &[]]);
+            ctx.reply(&Head::Close { flow: id, requests: 0 });
         }
     }
 }

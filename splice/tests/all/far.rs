@@ -634,3 +634,22 @@ fn a_peer_speaks_to_hosts_of_this_site_alone() {
     bench.record(&Head::Datagram(addressing(0)), &carried);
     assert_eq!(bench.sent.len(), 1);
 }
+
+/// docs/protocol.md#rule-reply-share
+#[test]
+fn a_peer_that_names_unknown_flows_has_a_share_of_the_link_for_the_answers() {
+    let mut bench = Bench::new(|_| {});
+    let third = Addressing { src: [10, 0, 2, 1].into(), ..addressing(0) };
+    for number in 0..2000 {
+        bench.record(&Head::Idle { flow: FlowId(number) }, &[]);
+        bench.request(FlowId(number), 0, None, &send(0x22, 100));
+        bench.request(FlowId(number), 0, Some(third), &send(0x22, 100));
+    }
+    assert!((900..1100).contains(&bench.told.len()), "{}", bench.told.len());
+    let is_reply = |(head, _): &(Head, Vec<u8>)| matches!(head, Head::Close { .. } | Head::Fail { .. });
+    assert!(bench.told.iter().all(is_reply));
+    bench.told.clear();
+    bench.wait(Duration::from_secs(1));
+    bench.record(&Head::Idle { flow: FLOW }, &[]);
+    assert_eq!(bench.told.len(), 1, "who asks again is answered");
+}
