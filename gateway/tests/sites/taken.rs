@@ -170,6 +170,8 @@ fn a_peer_taken_over_has_its_own_flows_and_no_more() {
 
     const MESSAGES: u64 = 8000;
     let [client, server] = sites.transfer([OTHER, LIED_TO], 1, MESSAGES);
+    // The site that is lied to has requesters as well.
+    let asking = sites.transfer([LIED_TO, OTHER], 2, MESSAGES);
     // In the name of the hosts that are busy, to each of their queue pairs.
     let malformed = || sites.counted(LIED_TO, TAKEN, "longhaul_records_malformed_total");
     let honest = malformed();
@@ -208,6 +210,7 @@ fn a_peer_taken_over_has_its_own_flows_and_no_more() {
     println!("{before} bytes before, {highest} at most, bound {most}");
     assert!(highest <= most + before.max(BESIDE), "{highest} of {most}");
     complete([client, server], 3 * MESSAGES);
+    complete(asking, 3 * MESSAGES);
     let opened = sites.counted(LIED_TO, TAKEN, "longhaul_wan_opened_packets_total");
     assert!(opened > OF_EACH * Lie::ALL.len() as u64 / 2, "{opened}: the lies were not heard");
 }

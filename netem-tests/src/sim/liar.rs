@@ -1,5 +1,11 @@
 //! A peer that lies: WAN packets that pass the seal and say whatever costs most.
 
+mod overheard;
+mod words;
+
+use std::net::IpAddr;
+
+use overheard::Overheard;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roce::ip::Addressing;
@@ -57,6 +63,20 @@ pub enum Lie {
     Ordered,
     /// Words of flows that nobody knows.
     Word,
+    /// Requests of flows that there are, nearly as they come next.
+    Request,
+    /// Responses to requests that there are, nearly as they come next.
+    Response,
+    /// Ends of flows that there are, for every reason.
+    End,
+    /// Words on whose turn it is: tries again, rests and doubts.
+    Turn,
+    /// Packets that are not terminated, of transports that are, and connection management.
+    Carried,
+    /// Words between members of sites, and flows that are said to live.
+    Member,
+    /// Many short words in a packet, each of which asks for an answer.
+    Many,
     /// Reports of what was never sent, with ranges of all sizes.
     Report,
     /// Accounts of the path that contradict each other.
@@ -71,7 +91,7 @@ pub enum Lie {
 
 impl Lie {
     /// Every way to lie.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 23] = [
         Self::FarPiece,
         Self::Contradiction,
         Self::Leap,
@@ -83,6 +103,13 @@ impl Lie {
         Self::Lan,
         Self::Ordered,
         Self::Word,
+        Self::Request,
+        Self::Response,
+        Self::End,
+        Self::Turn,
+        Self::Carried,
+        Self::Member,
+        Self::Many,
         Self::Report,
         Self::Path,
         Self::Mtu,
@@ -93,6 +120,11 @@ impl Lie {
     fn is_about_link(self) -> bool {
         matches!(self, Self::Path | Self::Mtu)
     }
+
+    fn is_about_flows(self) -> bool {
+        use Lie::{Carried, End, Member, Request, Response, Turn};
+        matches!(self, Request | Response | End | Turn | Carried | Member)
+    }
 }
 
 /// A liar, which draws its packets from a seed.
@@ -102,6 +134,11 @@ pub struct Liar {
     reach: Reach,
     lies: Vec<Lie>,
     sequence: u64,
+    /// Numbers of the sites of its own hosts, and of those that it lies to.
+    sites: [u8; 2],
+    overheard: Overheard,
+    /// A host of its site or the other, of whose flows it says nothing.
+    spared: Option<IpAddr>,
 }
 
 impl Liar {
@@ -113,13 +150,37 @@ impl Liar {
         let known: Vec<_> = Lie::ALL.into_iter().filter(within).collect();
         let count = rng.random_range(1..4);
         let lies = (0..count).filter_map(|_| known.get(rng.random_range(0..known.len())).copied()).collect();
-        Self { rng, reach, lies, sequence: 0 }
+        let overheard = Overheard::default();
+        Self { rng, reach, lies, sequence: 0, sites: [0, 1], overheard, spared: None }
+    }
+
+    /// Its hosts are at the site with the first number, and it lies to the other.
+    #[must_use]
+    pub fn between(self, sites: [u8; 2]) -> Self {
+        Self { sites, ..self }
+    }
+
+    /// It says nothing of flows from or to this host.
+    #[must_use]
+    pub fn sparing(self, host: IpAddr) -> Self {
+        Self { spared: Some(host), ..self }
+    }
+
+    /// Hears a WAN packet, in plaintext, of the gateways between which it stands.
+    pub fn overhear(&mut self, packet: &[u8]) {
+        self.overheard.hear(packet);
     }
 
     /// One that lies in one way.
     #[must_use]
     pub fn of(lie: Lie, seed: u64) -> Self {
-        Self { lies: vec![lie], ..Self::new(seed, Reach::Anything) }
+        Self::new(seed, Reach::Anything).by(lie)
+    }
+
+    /// It lies in this way alone.
+    #[must_use]
+    pub fn by(self, lie: Lie) -> Self {
+        Self { lies: vec![lie], ..self }
     }
 
     /// How it lies.
@@ -143,6 +204,18 @@ impl Liar {
             lie @ (Lie::Group | Lie::Shape | Lie::Amid) => self.block(lie, stream),
             lie @ (Lie::Flow | Lie::Lan | Lie::Ordered | Lie::Word) => {
                 let (head, body) = self.record(lie);
+                self.data(stream, [1, 0, 0, 0], &whole(&[head.emit().as_ref(), &body].concat()))
+            }
+            Lie::Many => {
+                let mut frames = Vec::new();
+                while frames.len() < LONGEST / 2 - 100 {
+                    let (head, body) = self.word_to_answer();
+                    frames.extend(whole(&[head.emit().as_ref(), &body].concat()));
+                }
+                self.data(stream, [1, 0, 0, 0], &frames)
+            }
+            lie if lie.is_about_flows() => {
+                let (head, body) = self.word(lie);
                 self.data(stream, [1, 0, 0, 0], &whole(&[head.emit().as_ref(), &body].concat()))
             }
             lie => self.control(lie, stream),
@@ -239,7 +312,10 @@ impl Liar {
     /// From a host behind the peer to one of those that honest hosts talk to.
     fn addressing(&mut self) -> Addressing {
         let first = if self.reach == Reach::Aside { 50 } else { 1 };
-        let (src, dst) = ([10, 0, 0, self.rng.random_range(first..250)].into(), [10, 0, 1, 1].into());
+        let [own, there] = self.sites;
+        // Those that it spares have the lowest numbers.
+        let to = if self.spared.is_some() { 2 } else { 1 };
+        let (src, dst) = ([10, 0, own, self.rng.random_range(first..250)].into(), [10, 0, there, to].into());
         Addressing { src, dst, src_port: 0xc123, tclass: 0, ttl: 64 }
     }
 

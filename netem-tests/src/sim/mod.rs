@@ -33,7 +33,7 @@ use std::time::Duration;
 pub use crowd::{Crowd, CrowdLife, CrowdOp, CrowdWorld, Flaw, Outcome, Route, Spoofed, Spoofing, Tamper};
 pub use flow::Atomics;
 pub use liar::{Liar, Lie, Reach};
-pub use neighbours::{Lies, Meter, Neighbour, Neighbours};
+pub use neighbours::{LiedTo, Lies, Meter, Neighbour, Neighbours};
 pub use scenario::{Burst, Connection, Fault, Life, Op, Scenario, Work};
 pub use world::{Report, World};
 

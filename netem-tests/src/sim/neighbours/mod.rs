@@ -4,15 +4,18 @@
 //! All share a class and the link. Requesters and targets are software NICs, and each WRITE's
 //! contents are looked at when it completes.
 //! A lying peer is a gateway that carries its hosts' WRITEs as it should, and somebody with its
-//! keys who says more, to the gateway of the targets.
+//! keys who says more, to the gateway of the targets or to that of the requesters.
+//! Or it is the peer of another gateway at the requesters' site, whose hosts have requests for it.
 
+mod gateways;
+mod other;
 mod world;
 mod writer;
 
 use std::time::Duration;
 
 use crate::flood::FloodKind;
-use crate::sim::liar::Reach;
+use crate::sim::liar::{Lie, Reach};
 use linksim::impair::LinkSpec;
 use splice::Settings;
 use world::World;
@@ -37,11 +40,14 @@ pub struct Neighbours {
     /// The flood comes in ever other names, of a network of their own, whose addresses differ in so
     /// many bits; 0: in one.
     pub names: u8,
-    /// Lies that the peer of the targets' gateway tells besides.
+    /// Lies that a peer tells besides.
     pub lies: Option<Lies>,
+    /// The gateways may be members of sites.
+    pub members: bool,
     /// Bytes that each gateway may hold for hosts and streams, and flows on each of its sides.
     pub limits: (usize, usize),
-    /// Runs whatever the gateway of the targets does, to count what it allocates.
+    /// Runs whatever the gateway that is lied to does, to count what it allocates. Without lies it
+    /// is that of the targets.
     pub meter: Meter,
     /// Before the flood and the lies begin, and not measured.
     pub warm_up: Duration,
@@ -59,8 +65,31 @@ pub struct Lies {
     pub seed: u64,
     /// About what.
     pub reach: Reach,
+    /// This one alone.
+    pub only: Option<Lie>,
     /// Packets a second.
     pub rate: u32,
+    /// Whom they are told.
+    pub to: LiedTo,
+}
+
+/// The gateway that is lied to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LiedTo {
+    /// That of the targets.
+    #[default]
+    Targets,
+    /// That of the requesters. An aside spares the first host and lies about the others.
+    Requesters,
+    /// One of the requesters' site that has another peer, to which the first host WRITEs as well.
+    Other,
+}
+
+impl LiedTo {
+    /// The site where it is.
+    fn site(self) -> usize {
+        usize::from(self == Self::Targets)
+    }
 }
 
 /// Result of a host that WRITEs.
@@ -79,8 +108,11 @@ pub struct Neighbour {
     pub failed: u64,
     /// Messages that completed without being in the target's memory as they were sent.
     pub wrong: u64,
-    /// Packets on the targets' LAN that are not from a host behind the peer to one of the site.
+    /// Packets on a LAN that are not from a host behind the peer to one of the site.
     pub stray: u64,
+    /// Packets of connections from an other peer's gateway to queue pairs of these hosts that have
+    /// none to that peer.
+    pub aimed: u64,
 }
 
 impl Neighbours {
@@ -98,6 +130,7 @@ impl Neighbours {
             flood: None,
             names: 0,
             lies: None,
+            members: false,
             limits: (limits.total_buffer.as_usize(), limits.flows as usize),
             meter: |act| act(),
             warm_up: Duration::from_millis(300),
@@ -114,7 +147,8 @@ impl Neighbours {
     #[must_use]
     pub fn settings(&self, remote: ipnet::IpNet) -> Settings {
         let (total_buffer, flows) = self.limits;
-        Settings { total_buffer, flows, ..Settings::new(vec![remote], self.rate, world::MAX_WAN) }
+        let settings = Settings::new(vec![remote], self.rate, gateways::MAX_WAN);
+        Settings { total_buffer, flows, is_member: self.members, ..settings }
     }
 
     /// Plays it, and says what became of the first host.

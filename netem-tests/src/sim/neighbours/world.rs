@@ -4,55 +4,26 @@
 
 use std::time::{Duration, Instant};
 
-use ipnet::IpNet;
 use roce::ip::Datagram;
-use splice::{Arrival, Gateway, LaneId};
+use roce::wire::{Packet, Transport};
+use splice::{Arrival, LaneId};
 
+use super::gateways::{Site, Station, invented, metered};
+use super::other::Other;
 use super::writer::Writer;
-use super::{Meter, Neighbour, Neighbours};
+use super::{LiedTo, Neighbour, Neighbours};
 use crate::flood::Flood;
-use crate::host::{Host, HostError, MAX_PACKET};
-use crate::sim::liar::Liar;
-use crate::sim::numbers::{self, Numbers, PREFIX};
+use crate::host::{HostError, MAX_PACKET};
+use crate::sim::liar::{Liar, Reach};
+use crate::sim::numbers::{self, PREFIX};
 use crate::sim::site::{address, prefix};
-use linksim::impair::{Link, LinkSpec};
 
-/// Longest WAN packet, plaintext bytes.
-pub(super) const MAX_WAN: usize = 1400;
-/// Lanes from the peer: the second is a liar's.
-const LANES: u8 = 2;
 const LIARS_LANE: LaneId = LaneId(1);
-/// A LAN is so many times as fast as the link.
-const LAN_RATE: u64 = 20;
-const LAN_DELAY: Duration = Duration::from_micros(5);
 /// Number of the host that floods, and of one that is not there.
 const FLOODS: usize = 100;
 const ABSENT: usize = 200;
 /// So much later than it last polled does a driver ask when to come again.
 const ASKED_AFTER: Duration = Duration::from_micros(20);
-
-/// The network of invented names, behind the requesters' gateway.
-pub(super) fn invented(ipv6: bool) -> IpNet {
-    let name = if ipv6 { "fd0a:80::/64" } else { "10.128.0.0/16" };
-    name.parse().unwrap_or_default()
-}
-
-struct Station {
-    host: Host,
-    /// To the gateway, and from it.
-    up: Link,
-    down: Link,
-}
-
-struct Site {
-    gateway: Box<Gateway>,
-    meter: Meter,
-    /// In the order of their addresses.
-    stations: Vec<Station>,
-    /// Packets from here to the other site.
-    wan: Link,
-    numbers: Numbers,
-}
 
 pub(super) struct World {
     plan: Neighbours,
@@ -60,9 +31,11 @@ pub(super) struct World {
     /// One for each station of the requesters.
     writers: Vec<Writer>,
     flood: Option<Flood>,
-    /// When it lies next.
-    liar: Option<(Liar, Instant)>,
+    /// When it lies next, once it has begun.
+    liar: Option<(Liar, Option<Instant>)>,
+    other: Option<Other>,
     stray: u64,
+    aimed: u64,
     now: Instant,
     buffer: Vec<u8>,
 }
@@ -81,7 +54,11 @@ impl World {
         });
         let writers = writers.collect::<Result<_, _>>()?;
         let buffer = vec![0; MAX_PACKET + 256];
-        Ok(Self { plan: *plan, sites, writers, flood: None, liar: None, stray: 0, now, buffer })
+        let liar = plan.lies.map(|lies| (liar(plan, lies), None));
+        let has_other = plan.lies.is_some_and(|lies| lies.to == LiedTo::Other);
+        let other = if has_other { Other::new(plan, &mut sites[0].stations[0].host, now)? } else { None };
+        let (stray, aimed) = (0, 0);
+        Ok(Self { plan: *plan, sites, writers, flood: None, liar, other, stray, aimed, now, buffer })
     }
 
     /// The flood and the lies begin, and what is measured.
@@ -93,7 +70,9 @@ impl World {
             let ends = if self.plan.names > 0 { [invented(self.plan.ipv6).addr(), ends[1]] } else { ends };
             Flood::new(kind, rate as f64 * times, ends, now).in_names(self.plan.names)
         });
-        self.liar = self.plan.lies.map(|lies| (Liar::new(lies.seed, lies.reach), now));
+        if let Some((_, next)) = &mut self.liar {
+            *next = Some(now);
+        }
         self.writers.iter_mut().for_each(Writer::begin);
     }
 
@@ -113,7 +92,8 @@ impl World {
 
     pub(super) fn neighbours(&self, time: Duration) -> Vec<Neighbour> {
         let result = |writer: &Writer| writer.result(self.now, self.plan.rate, time);
-        self.writers.iter().map(|writer| Neighbour { stray: self.stray, ..result(writer) }).collect()
+        let (stray, aimed) = (self.stray, self.aimed);
+        self.writers.iter().map(|writer| Neighbour { stray, aimed, ..result(writer) }).collect()
     }
 
     fn next_event(&self) -> Option<Instant> {
@@ -125,7 +105,8 @@ impl World {
             stations.chain([site.gateway.next_timeout(asked), site.wan.next_timeout()])
         });
         let flood = self.flood.as_ref().map(Flood::next_timeout);
-        sites.chain([flood, self.liar.as_ref().map(|(_, next)| *next)]).flatten().min()
+        let other = self.other.as_ref().and_then(|other| other.next_timeout(asked));
+        sites.chain([flood, self.liar.as_ref().and_then(|(_, next)| *next), other]).flatten().min()
     }
 
     fn settle(&mut self) -> Result<(), HostError> {
@@ -134,6 +115,7 @@ impl World {
             moved = self.programs_act()?;
             self.flood_sends();
             self.liar_sends();
+            moved |= self.other_acts()?;
             for site in 0..2 {
                 moved |= self.hosts_send(site);
                 moved |= self.wan_delivers(site);
@@ -166,18 +148,52 @@ impl World {
 
     /// By a lane of its own, which the peer's honest part knows nothing of.
     fn liar_sends(&mut self) {
-        let (Some((liar, next)), Some(lies)) = (&mut self.liar, self.plan.lies) else { return };
+        let (Some((liar, Some(next))), Some(lies)) = (&mut self.liar, self.plan.lies) else { return };
         while *next <= self.now {
             *next += Duration::from_secs(1) / lies.rate;
             let packet = liar.packet();
             let [near, far] = &mut self.sites;
+            let (from, to) = match (lies.to, &mut self.other) {
+                (LiedTo::Targets, _) => (&mut near.numbers, far),
+                (LiedTo::Requesters, _) => (&mut far.numbers, near),
+                (LiedTo::Other, Some(Other { numbers, site, .. })) => (numbers, site),
+                (LiedTo::Other, None) => return,
+            };
             let mut datagram = vec![0; PREFIX + packet.len()];
-            near.numbers.stamp(LIARS_LANE, &mut datagram);
+            from.stamp(LIARS_LANE, &mut datagram);
             let (arrival, _) = numbers::split(&datagram);
-            let arrival = Arrival { bytes: far.gateway.wire_bytes(packet.len()), ..arrival };
+            let arrival = Arrival { bytes: to.gateway.wire_bytes(packet.len()), ..arrival };
             let now = self.now;
-            far.metered(|gateway| gateway.handle_wan(&packet, arrival, now));
+            to.metered(|gateway| gateway.handle_wan(&packet, arrival, now));
         }
+    }
+
+    /// The gateway with another peer, whose honest part hears all and says nothing.
+    fn other_acts(&mut self) -> Result<bool, HostError> {
+        let (Some(other), Some((liar, _))) = (&mut self.other, &mut self.liar) else { return Ok(false) };
+        let (now, buffer) = (self.now, &mut self.buffer);
+        let mut moved = other.drive(&mut self.sites[0].stations[0].host, now)?;
+        while let Some(len) = other.site.metered(|gateway| gateway.poll_lan(now, buffer)).flatten() {
+            moved = true;
+            let Ok(datagram) = Datagram::parse(&buffer[..len]) else { continue };
+            let (from, to) = (datagram.addressing.src, datagram.addressing.dst);
+            let is_there = other.hosts.contains(&from) && prefix(0, self.plan.ipv6).contains(&to);
+            self.stray += u64::from(!is_there);
+            let mut hosts = self.sites[0].stations.iter_mut().zip(&self.writers);
+            let Some((station, writer)) = hosts.find(|(station, _)| station.host.ip() == to) else {
+                continue;
+            };
+            if let Ok(packet) = Packet::parse(datagram.transport) {
+                let is_rc = packet.bth.opcode.transport() == Transport::Rc;
+                self.aimed += u64::from(is_rc && writer.has(packet.bth.dest_qp));
+            }
+            station.down.submit(now, &buffer[..len]);
+        }
+        while let Some(len) = other.site.metered(|gateway| gateway.poll_wan(now, buffer)).flatten() {
+            moved = true;
+            liar.overhear(&buffer[..len]);
+        }
+        Ok(moved)
     }
 
     fn hosts_send(&mut self, site: usize) -> bool {
@@ -192,7 +208,11 @@ impl World {
                 moved = true;
                 if let Ok(datagram) = Datagram::parse(bytes) {
                     let now = self.now;
-                    metered(*meter, || gateway.handle_lan(&datagram, now));
+                    let other = self.other.as_mut().filter(|_| site == 0);
+                    match other.filter(|other| other.hosts.contains(&datagram.addressing.dst)) {
+                        Some(other) => other.site.metered(|gateway| gateway.handle_lan(&datagram, now)),
+                        None => metered(*meter, || gateway.handle_lan(&datagram, now)),
+                    };
                 }
             }
         }
@@ -206,6 +226,10 @@ impl World {
         while let Some(bytes) = from.wan.poll(self.now) {
             moved = true;
             let (arrival, packet) = numbers::split(bytes);
+            // What other peers say to each other nobody hears.
+            if let Some((liar, _)) = self.liar.as_mut().filter(|_| self.other.is_none()) {
+                liar.overhear(packet);
+            }
             let arrival = Arrival { bytes: to.gateway.wire_bytes(packet.len()), ..arrival };
             let now = self.now;
             to.metered(|gateway| gateway.handle_wan(packet, arrival, now));
@@ -262,44 +286,16 @@ impl World {
     }
 }
 
-impl Site {
-    fn new(index: usize, plan: &Neighbours, now: Instant) -> Option<Self> {
-        // It is the targets' gateway that is lied to.
-        let meter: Meter = if index == 1 { plan.meter } else { |act| act() };
-        let gateway = metered(meter, || {
-            let mut settings = plan.settings(prefix(1 - index, plan.ipv6));
-            // Those of the requesters' site are remote to the other.
-            settings.remote.extend((index == 1).then(|| invented(plan.ipv6)));
-            let mut gateway = Box::new(Gateway::new(settings, now));
-            gateway.session_up(plan.wan.delay * 2, MAX_WAN, LANES, &[], now);
-            gateway
-        })?;
-        let lan = LinkSpec { delay: LAN_DELAY, rate: Some(plan.rate * LAN_RATE), ..LinkSpec::default() };
-        let seed = plan.seed.wrapping_mul(512) + 256 * index as u64;
-        let station = |number| {
-            let seed = seed + 2 * number as u64;
-            let host = Host::new(address(index, number, plan.ipv6), 0x11);
-            Station { host, up: Link::new(lan, seed), down: Link::new(lan, seed + 1) }
-        };
-        let targets = if plan.incast { 1 } else { plan.honest };
-        Some(Self {
-            gateway,
-            meter,
-            stations: (0..if index == 1 { targets } else { plan.honest }).map(station).collect(),
-            wan: Link::new(plan.wan, seed + 255),
-            numbers: Numbers::new(LANES),
-        })
-    }
-
-    fn metered<T>(&mut self, act: impl FnOnce(&mut Gateway) -> T) -> Option<T> {
-        let Self { gateway, meter, .. } = self;
-        metered(*meter, || act(gateway))
-    }
-}
-
-/// Has a meter run this; what comes of it, if it does.
-fn metered<T>(meter: Meter, act: impl FnOnce() -> T) -> Option<T> {
-    let (mut act, mut result) = (Some(act), None);
-    meter(&mut || result = act.take().map(|act| act()));
-    result
+/// The liar that stands beside the peer of a gateway.
+fn liar(plan: &Neighbours, lies: super::Lies) -> Liar {
+    let liar = Liar::new(lies.seed, lies.reach);
+    let liar = if let Some(lie) = lies.only { liar.by(lie) } else { liar };
+    let sites = match lies.to {
+        LiedTo::Targets => return liar,
+        LiedTo::Requesters => [1, 0],
+        LiedTo::Other => [2, 0],
+    };
+    let is_aside = lies.reach == Reach::Aside && lies.to == LiedTo::Requesters;
+    let liar = liar.between(sites);
+    if is_aside { liar.sparing(address(0, 0, plan.ipv6)) } else { liar }
 }

@@ -110,6 +110,11 @@ impl Writer {
         Ok(moved)
     }
 
+    /// Returns true if this is a queue pair of the requester's.
+    pub(super) fn has(&self, qpn: Qpn) -> bool {
+        self.lanes.iter().any(|lane| lane.qpn == qpn)
+    }
+
     /// Forgets what was measured so far. Failures stay.
     pub(super) fn begin(&mut self) {
         self.latencies.clear();
@@ -129,6 +134,7 @@ impl Writer {
             failed: self.failed,
             wrong: self.wrong,
             stray: 0,
+            aimed: 0,
         }
     }
 }
