@@ -237,9 +237,13 @@ impl Links {
 
     /// The flow that has this queue pair of the requester's host for its partner, and is held.
     pub(super) fn held_flow(&self, hosts: Hosts, requester_qpn: Qpn) -> Option<FlowKey> {
+        self.flow_of(hosts, requester_qpn).filter(|flow| self.is_held(flow))
+    }
+
+    /// The same, whether or not it is held.
+    pub(super) fn flow_of(&self, hosts: Hosts, requester_qpn: Qpn) -> Option<FlowKey> {
         let target_qpn = self.partner(&opposite(hosts, requester_qpn))?;
-        let flow = FlowKey { requester: hosts.requester, target: hosts.target, target_qpn };
-        self.is_held(&flow).then_some(flow)
+        Some(FlowKey { requester: hosts.requester, target: hosts.target, target_qpn })
     }
 
     /// Returns until when a response to this queue pair may be the answer to a flow of it that is

@@ -427,7 +427,8 @@ impl Pairings {
     pub fn handle_response(&mut self, response: &Response, flows: &mut impl Flows, now: Instant) -> Match {
         let &Response { hosts, requester_qpn, psn, word } = response;
         let asker = self.turns.asker(hosts, psn, word);
-        let tied = self.links.held_flow(hosts, requester_qpn).filter(|flow| !self.turns.contains(flow));
+        let known = self.links.flow_of(hosts, requester_qpn);
+        let tied = known.filter(|flow| self.links.is_held(flow) && !self.turns.contains(flow));
         let patience = self.turns.patience(hosts, now);
         if let Some(flow) = tied {
             let is_contested = matches!(asker, Asker::Flow(..));
@@ -468,7 +469,10 @@ impl Pairings {
             Word::Read | Word::Atomic => true,
         };
         let is_enough = near.is_none() && tied.is_none() && is_sure;
-        let heard = Heard { requester_qpn, near, asks: 0, is_alone };
+        // The flow that had this requester asks anew. If its target stands elsewhere than it is
+        // asked about, that names any PSN, and this requester.
+        let is_clear = known.is_none_or(|known| known == flow || !self.turns.has_out(&known));
+        let heard = Heard { requester_qpn, near, asks: 0, is_alone, is_clear };
         match if is_enough { Weight::Enough } else { self.turns.weigh(&flow, heard, now) } {
             Weight::Enough => {}
             Weight::AskAgain => return Match::Again(flow),

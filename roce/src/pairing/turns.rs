@@ -367,9 +367,16 @@ impl Turns {
         self.pairs.get(&flow.hosts()).is_some_and(|pair| pair.windows.has_asked(own))
     }
 
+    /// Returns whether this flow has asked something that may still be answered.
+    pub(super) fn has_out(&self, flow: &FlowKey) -> bool {
+        let own = self.waits.get(flow).and_then(|wait| wait.window);
+        own.zip(self.pairs.get(&flow.hosts())).is_some_and(|(at, pair)| pair.windows.is_out(at))
+    }
+
     /// The flow was answered by what does not prove enough by itself. It does if the flow has been
-    /// asked again since the same was said before, and once at least nothing else was out: a target
-    /// that stands elsewhere than it is asked about says the same each time, and may name any PSN.
+    /// asked again since the same was said before, and once at least nothing was out that may have
+    /// been answered so ([`Heard::is_its`]): a target that stands elsewhere than it is asked about
+    /// says the same each time.
     /// To be asked again, the flow keeps its turn once for as long as the next answer may take.
     pub(super) fn weigh(&mut self, flow: &FlowKey, heard: Heard, now: Instant) -> Weight {
         let (hosts, patience) = (flow.hosts(), self.patience(flow.hosts(), now));
@@ -382,7 +389,7 @@ impl Turns {
             if before.asks == question.asks {
                 return Weight::AskAgain;
             }
-            if heard.is_alone || before.is_alone {
+            if heard.is_its() || before.is_its() {
                 return Weight::Enough;
             }
             wait.wants_alone = true;

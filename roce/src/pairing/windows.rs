@@ -68,9 +68,18 @@ pub(super) struct Heard {
     pub(super) asks: u32,
     /// No other question was out when it came, so that it can be no other target's.
     pub(super) is_alone: bool,
+    /// The flow that had this requester before, if it asks, had asked nothing that was out.
+    #[serde(skip)]
+    pub(super) is_clear: bool,
 }
 
 impl Heard {
+    /// Returns whether it counts when it is said again. A PSN near by has to be nobody else's. One
+    /// that was asked for may be that of the flow which had this requester before.
+    pub(super) fn is_its(&self) -> bool {
+        self.is_alone || self.near.is_none() && self.is_clear
+    }
+
     /// Returns whether both say the same.
     pub(super) fn says(&self, other: &Heard) -> bool {
         self.requester_qpn == other.requester_qpn && self.near == other.near
@@ -80,7 +89,7 @@ impl Heard {
 /// How the PSN of an answer fits what was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
-    /// It is one that was asked for.
+    /// It is one that was asked for. Of 2^24 PSNs somebody else seldom hits one of these.
     Exact,
     /// It is near by. One of 128 is.
     Near,
@@ -180,6 +189,11 @@ impl Windows {
 
     pub(super) fn remove(&mut self, at: u32) -> Option<Question> {
         self.0.remove(&at)
+    }
+
+    /// Returns whether this question has been asked, and its answer may still come.
+    pub(super) fn is_out(&self, at: u32) -> bool {
+        self.0.get(&at).is_some_and(|question| question.sent.is_some() && question.state != State::Lapsed)
     }
 
     /// Returns whether another question than this one has been asked, and its answer may still

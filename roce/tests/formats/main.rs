@@ -10,6 +10,7 @@ mod golden;
 mod ip;
 mod pairing;
 mod pairing_crowd;
+mod pairing_rivals;
 mod pairing_simulation;
 mod pairing_turns;
 mod properties;

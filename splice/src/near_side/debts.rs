@@ -43,9 +43,9 @@ struct Pace {
 }
 
 /// A host's: far more than a NIC sets up.
-const HOST: Pace = Pace { each: Duration::from_micros(100), at_once: 16_384 };
+const HOST: Pace = Pace { each: Duration::from_micros(25), at_once: 16_384 };
 /// That of all hosts that no target has answered.
-const UNPROVEN: Pace = Pace { each: Duration::from_micros(50), at_once: 65_536 };
+const UNPROVEN: Pace = Pace { each: Duration::from_micros(20), at_once: 65_536 };
 
 /// When all that was begun is made up for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,9 +136,9 @@ mod tests {
         assert_eq!(begin(&mut debts, Account::Unproven, 4, start), 0, "the others have had all");
         assert_eq!(begin(&mut debts, Account::Proven, 4, start), HOST.at_once);
         let now = start + Duration::from_millis(100);
-        assert_eq!(begin(&mut debts, Account::Proven, 0, now), 1000);
-        assert_eq!(begin(&mut debts, Account::Unproven, 0, now), 1000);
-        assert_eq!(begin(&mut debts, Account::Unproven, 4, now), 1000, "2,000 together");
+        assert_eq!(begin(&mut debts, Account::Proven, 0, now), 4000);
+        assert_eq!(begin(&mut debts, Account::Unproven, 0, now), 4000);
+        assert_eq!(begin(&mut debts, Account::Unproven, 4, now), 1000, "5,000 together");
     }
 
     #[test]
