@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use roce::ip::Addressing;
 use transport::Group;
 
+use crate::bucket::Bucket;
+
 /// All of it.
 #[derive(Debug)]
 pub(crate) struct Carriage {
@@ -72,13 +74,6 @@ impl Came {
     }
 }
 
-/// Lets so many bytes per second pass, and more after a pause.
-#[derive(Clone, Copy, Debug, Default)]
-struct Bucket {
-    /// When all that passed is paid for.
-    paid_at: Option<Instant>,
-}
-
 /// The share of the link that small packets of one kind may have before all else: of one host, and
 /// of all together.
 ///
@@ -106,11 +101,12 @@ impl PromptShare {
     pub(crate) fn take(&mut self, host: Group, bytes: usize, rate: u64, now: Instant) -> bool {
         let Some(own) = self.hosts.get_mut(host.place()) else { return false };
         let (own_after, all_after) = (
-            own.after(bytes, rate / HOST_PART, HOST_BURST, now),
-            self.all.after(bytes, rate / PART, BURST, now),
+            after(*own, bytes, rate / HOST_PART, HOST_BURST, now),
+            after(self.all, bytes, rate / PART, BURST, now),
         );
         let (Some(own_after), Some(all_after)) = (own_after, all_after) else { return false };
-        (own.paid_at, self.all.paid_at) = (Some(own_after), Some(all_after));
+        own.pay(own_after);
+        self.all.pay(all_after);
         true
     }
 }
@@ -131,20 +127,19 @@ const REPLY_BURST: u64 = 16 << 10;
 impl ReplyShare {
     /// Tells whether an answer of so many bytes may go, over a link of `rate` bit/s.
     pub(crate) fn take(&mut self, bytes: usize, rate: u64, now: Instant) -> bool {
-        let after = self.bucket.after(bytes, rate / REPLY_PART, REPLY_BURST, now);
-        self.bucket.paid_at = after.or(self.bucket.paid_at);
-        after.is_some()
+        let after = after(self.bucket, bytes, rate / REPLY_PART, REPLY_BURST, now);
+        after.is_some_and(|after| {
+            self.bucket.pay(after);
+            true
+        })
     }
 }
 
-impl Bucket {
-    /// When it would be paid for if so many bytes passed now; `None`: too late.
-    fn after(self, bytes: usize, rate: u64, burst: u64, now: Instant) -> Option<Instant> {
-        let time = |bytes: u64| Duration::from_nanos(bytes.saturating_mul(8_000_000_000) / rate.max(1));
-        let paid_at = self.paid_at.map_or(now, |paid_at| paid_at.max(now));
-        let after = paid_at.checked_add(time(bytes as u64))?;
-        (after.saturating_duration_since(now) <= time(burst)).then_some(after)
-    }
+/// When it would be paid for if so many bytes passed now, at `rate` bit/s and `burst` bytes at
+/// once; `None`: too late.
+fn after(bucket: Bucket, bytes: usize, rate: u64, burst: u64, now: Instant) -> Option<Instant> {
+    let time = |bytes: u64| Duration::from_nanos(bytes.saturating_mul(8_000_000_000) / rate.max(1));
+    bucket.after(time(bytes as u64), time(burst), now)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! with virtual time.
 
 mod back_pressure;
+mod bucket;
 mod carriage;
 mod classes;
 mod coming;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::bucket::Bucket;
 use crate::hosts::GROUPS;
 
 /// Flows that are begun take up time, here and at the peer, which every host's packets need.
@@ -18,8 +19,8 @@ use crate::hosts::GROUPS;
 pub(super) struct OpeningDebts {
     proven: Debts,
     unproven: Debts,
-    /// That of all hosts which no target has answered.
-    all: Debt,
+    /// The flows of all hosts that no target has answered.
+    all: Bucket,
 }
 
 /// Who is charged for a flow.
@@ -35,51 +36,36 @@ pub(super) enum Account {
     Unproven,
 }
 
-/// A pace: one in so much time, and so many at once.
+/// One in so much time, and so many at once.
 #[derive(Clone, Copy)]
 struct Pace {
     each: Duration,
     at_once: u32,
 }
 
-/// A host's: far more than a NIC sets up.
+/// The pace of a host: far more than a NIC sets up.
 const HOST: Pace = Pace { each: Duration::from_micros(25), at_once: 16_384 };
-/// That of all hosts that no target has answered.
+/// The pace of all hosts together that no target has answered.
 const UNPROVEN: Pace = Pace { each: Duration::from_micros(20), at_once: 65_536 };
 
-/// When all that was begun is made up for.
-#[derive(Clone, Copy, Debug, Default)]
-struct Debt(Option<Instant>);
-
-impl Debt {
-    fn left(self, now: Instant) -> Duration {
-        self.0.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
-    }
-
-    fn allows(self, pace: Pace, now: Instant) -> bool {
-        self.left(now) < pace.each * pace.at_once
-    }
-
-    fn add(&mut self, pace: Pace, now: Instant) {
-        self.0 = Some(now + self.left(now) + pace.each);
-    }
-
-    fn give_back(&mut self, pace: Pace) {
-        self.0 = self.0.and_then(|until| until.checked_sub(pace.each));
+impl Pace {
+    /// When it would be made up for if one more was begun; `None`: too late.
+    fn after(self, begun: Bucket, now: Instant) -> Option<Instant> {
+        begun.after(self.each, self.each * self.at_once, now)
     }
 }
 
 #[derive(Debug)]
-struct Debts([Debt; GROUPS]);
+struct Debts([Bucket; GROUPS]);
 
 impl Default for Debts {
     fn default() -> Self {
-        Self([Debt::default(); GROUPS])
+        Self([Bucket::default(); GROUPS])
     }
 }
 
 impl OpeningDebts {
-    fn debt(&mut self, account: Account, group: u8) -> Option<&mut Debt> {
+    fn debt(&mut self, account: Account, group: u8) -> Option<&mut Bucket> {
         let debts = match account {
             Account::Nobody | Account::Answered => return None,
             Account::Proven => &mut self.proven,
@@ -90,17 +76,15 @@ impl OpeningDebts {
 
     /// A host of this group begins a flow. `false`: it is not to.
     pub(super) fn take(&mut self, account: Account, group: u8, now: Instant) -> bool {
-        let is_unproven = account == Account::Unproven;
-        if is_unproven && !self.all.allows(UNPROVEN, now) {
-            return false;
-        }
-        let Some(debt) = self.debt(account, group) else { return true };
-        if !debt.allows(HOST, now) {
-            return false;
-        }
-        debt.add(HOST, now);
-        if is_unproven {
-            self.all.add(UNPROVEN, now);
+        let all = match account {
+            Account::Unproven => UNPROVEN.after(self.all, now),
+            _ => Some(now),
+        };
+        let Some(own) = self.debt(account, group) else { return true };
+        let (Some(after), Some(all)) = (HOST.after(*own, now), all) else { return false };
+        own.pay(after);
+        if account == Account::Unproven {
+            self.all.pay(all);
         }
         true
     }
@@ -108,10 +92,10 @@ impl OpeningDebts {
     /// A flow that they were charged for was answered.
     pub(super) fn give_back(&mut self, account: Account, group: u8) {
         if let Some(debt) = self.debt(account, group) {
-            debt.give_back(HOST);
+            debt.give_back(HOST.each);
         }
         if account == Account::Unproven {
-            self.all.give_back(UNPROVEN);
+            self.all.give_back(UNPROVEN.each);
         }
     }
 }
