@@ -24,7 +24,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 use chooser::ChooserThread;
@@ -488,8 +488,9 @@ impl Towards {
 
     /// Has the peer dialled by its interface's index of now, if there is one.
     fn look_for_interface(&self) {
-        let index = self.gateway.peer.zone.as_deref().and_then(|name| zone::index(name).ok());
-        index.into_iter().for_each(|index| self.scope.store(index, Relaxed));
+        if let Some(name) = &self.gateway.peer.zone {
+            zone::look(name, &self.scope);
+        }
     }
 }
 

@@ -5,8 +5,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::net::netdevice::name_to_index;
+use session::control::with_scope;
 use socket2::{Domain, Socket, Type};
 
 /// Returns the index that an interface has now.
@@ -18,18 +20,19 @@ pub fn index(name: &str) -> io::Result<u32> {
     Ok(name_to_index(&socket, name)?)
 }
 
+/// Has `scope` hold the index that an interface has now. If there is none, it stays as it was.
+pub fn look(name: &str, scope: &AtomicU32) {
+    if let Ok(index) = index(name) {
+        scope.store(index, Relaxed);
+    }
+}
+
 /// Returns an address with its interface's index of now. One without a name stays as it is.
 ///
 /// # Errors
 /// As [`index`].
 pub fn at_now(address: SocketAddr, zone: Option<&str>) -> io::Result<SocketAddr> {
-    match (address, zone) {
-        (SocketAddr::V6(mut address), Some(name)) => {
-            address.set_scope_id(index(name)?);
-            Ok(address.into())
-        }
-        _ => Ok(address),
-    }
+    Ok(with_scope(address, zone.map_or(Ok(0), index)?))
 }
 
 /// Returns `[wan]` with the index of its interface.

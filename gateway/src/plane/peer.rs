@@ -11,6 +11,7 @@ use config::{Policy, Relation, Wan};
 use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
 use roce::ip::{Received, Reject};
+use session::control::with_scope;
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use snapshot::Written;
 use splice::{Arrival, Ecn, Gateway, LaneId, SessionEnd, StaleFlow, Undrained};
@@ -417,9 +418,7 @@ impl<O: Observer> PeerSide<O> {
     /// peer can do.
     fn meet(&mut self, scope: u32, begins_again: bool) {
         self.core.peer_begins_again(begins_again);
-        if let (SocketAddr::V6(address), 1..) = (&mut self.address, scope) {
-            address.set_scope_id(scope);
-        }
+        self.address = with_scope(self.address, scope);
     }
 
     /// Goes over to a session's keys.

@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
 
 use socket2::SockRef;
 use tracing::{info, warn};
@@ -59,11 +59,7 @@ impl Zones {
 
     /// Looks at the interfaces, and moves the sockets to where they are now; about every second.
     pub(super) fn look(&mut self) {
-        for (name, scope) in &self.peers {
-            if let Ok(index) = zone::index(name) {
-                scope.store(index, Relaxed);
-            }
-        }
+        self.peers.iter().for_each(|(name, scope)| zone::look(name, scope));
         let Some(Listen { name, index, sockets }) = &mut self.listen else { return };
         // While there is none, the sockets stay where they were.
         let Ok(now) = zone::index(name) else { return };

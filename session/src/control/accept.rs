@@ -63,7 +63,7 @@ pub(super) async fn accept(
     links: mpsc::Sender<Link>,
 ) {
     let mut door = Door::new(Arc::clone(&config), held);
-    let mut journal = Journal::new(config.peer_address.ip());
+    let mut journal = Journal::default();
     loop {
         let ended = tokio::select! {
             incoming = endpoint.accept() => match incoming {
@@ -87,11 +87,12 @@ pub(super) async fn accept(
         };
         let reason = Refusal::from(&failure);
         let told = Told { failure: &failure, error: failure.of_connection(), peer: &config.peer };
-        if is_peers(&failure, address, &config) {
+        let is_peers = is_peers(&failure, address, &config);
+        if is_peers {
             config.refusals.remember(&told);
         }
         config.refusals.count(reason, address);
-        journal.note(reason, address, &told, true);
+        journal.note(reason, address, &told, (is_peers, true));
     }
 }
 

@@ -1,6 +1,5 @@
 //! The dialling side: tries for ever, at growing intervals.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use super::refusal::{Journal, Refusal, Told, connection_error};
 use super::wire::{Link, SetupError, set_up};
-use super::{Config, Credentials, Held, SETUP_LIMIT, SETUP_TIMEOUT, close};
+use super::{Config, Credentials, Held, SETUP_LIMIT, SETUP_TIMEOUT, close, with_scope};
 use crate::schedule::Role;
 
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
@@ -65,7 +64,7 @@ pub(super) async fn dial(
     held: Arc<Held>,
     links: mpsc::Sender<Link>,
 ) {
-    let mut journal = Journal::new(config.peer_address.ip());
+    let mut journal = Journal::default();
     let mut backoff = Backoff::default();
     let mut standing: Option<Standing> = None;
     // The session before was lost by silence, and its owner has told of that.
@@ -91,7 +90,7 @@ pub(super) async fn dial(
                 config.refusals.remember(&told);
                 config.refusals.count(reason, config.peer_address);
                 let is_news = !(is_silent && reason == Refusal::Timeout);
-                journal.note(reason, config.peer_address, &told, is_news);
+                journal.note(reason, config.peer_address, &told, (true, is_news));
             }
         }
         if let Some(session) = &standing {
@@ -142,20 +141,11 @@ async fn attempt(
     config: &Config,
     held: &Held,
 ) -> Result<Link, Failure> {
-    let handshake = timeout(SETUP_TIMEOUT, endpoint.connect_with(client, dialled(config), &config.peer)?);
+    let address = with_scope(config.peer_address, config.peer_scope.load(Ordering::Relaxed));
+    let handshake = timeout(SETUP_TIMEOUT, endpoint.connect_with(client, address, &config.peer)?);
     let connection = handshake.await.map_err(|_| Failure::Timeout)??;
     let set_up = timeout(SETUP_LIMIT, set_up(connection, Role::Dialer, order, config, held));
     Ok(set_up.await.map_err(|_| Failure::Timeout)??)
-}
-
-/// Returns the peer's address with its interface's index of now.
-fn dialled(config: &Config) -> SocketAddr {
-    let mut address = config.peer_address;
-    let scope = config.peer_scope.load(Ordering::Relaxed);
-    if let (SocketAddr::V6(address), 1..) = (&mut address, scope) {
-        address.set_scope_id(scope);
-    }
-    address
 }
 
 /// The interval to the next attempt: doubles from attempt to attempt, and begins anew after a

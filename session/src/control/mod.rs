@@ -324,6 +324,15 @@ pub enum StartError {
 #[error("the QUIC socket failed")]
 pub struct SocketLost;
 
+/// Returns a link-local address on the interface of this index; 0: the address as it is.
+#[must_use]
+pub fn with_scope(mut address: SocketAddr, scope: u32) -> SocketAddr {
+    if let (SocketAddr::V6(address), 1..) = (&mut address, scope) {
+        address.set_scope_id(scope);
+    }
+    address
+}
+
 /// Returns the role of site `own` towards `peer`: the name that sorts first, byte by byte, dials.
 #[must_use]
 pub fn role(own: &str, peer: &str) -> Role {

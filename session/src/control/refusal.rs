@@ -2,7 +2,7 @@
 //! kept.
 
 use std::fmt::{self, Display};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -300,11 +300,13 @@ impl Refusals {
 
 /// Writes refusals to the log. Each reason has its own lines, of the configured peer and of others.
 /// They come ever more rarely as long as it goes on, and say how many went unmentioned.
+#[derive(Default)]
 pub(super) struct Journal {
-    peer: IpAddr,
-    /// Those of others, and the peer's.
-    lines: [[Line; Refusal::ALL.len()]; 2],
+    peer: Lines,
+    others: Lines,
 }
+
+type Lines = [Line; Refusal::ALL.len()];
 
 /// When a reason is written of next.
 #[derive(Clone, Copy, Default)]
@@ -333,15 +335,17 @@ impl Line {
 }
 
 impl Journal {
-    /// For a gateway whose peer has this address.
-    pub(super) fn new(peer: IpAddr) -> Self {
-        Self { peer, lines: [[Line::default(); Refusal::ALL.len()]; 2] }
-    }
-
-    /// `is_news`: nobody has been told that the peer does not answer.
-    pub(super) fn note(&mut self, reason: Refusal, address: SocketAddr, error: &Told<'_>, is_news: bool) {
-        let own = usize::from(address.ip().to_canonical() == self.peer.to_canonical());
-        let line = self.lines.get_mut(own).and_then(|lines| lines.get_mut(reason.index()));
+    /// `is_peers`: it is the configured peer that gets no session. `is_news`: nobody has been told
+    /// that the peer does not answer.
+    pub(super) fn note(
+        &mut self,
+        reason: Refusal,
+        address: SocketAddr,
+        error: &Told<'_>,
+        (is_peers, is_news): (bool, bool),
+    ) {
+        let lines = if is_peers { &mut self.peer } else { &mut self.others };
+        let line = lines.get_mut(reason.index());
         let Some(unmentioned) = line.and_then(|line| line.write(Instant::now())) else { return };
         let (peer, reason) = (error.peer, reason.label());
         match is_news {
@@ -352,8 +356,7 @@ impl Journal {
 
     /// The peer has a session: what keeps it from the next one is news.
     pub(super) fn begin_anew(&mut self) {
-        let [_, peer] = &mut self.lines;
-        *peer = Default::default();
+        self.peer = Lines::default();
     }
 }
 
