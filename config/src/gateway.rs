@@ -542,17 +542,14 @@ impl Gateway {
     /// As [`Gateway::load_policy`], with the warnings that [`crate::check()`] has for it at this
     /// gateway, but for those on prefixes. The file is read each time.
     pub fn check_policy(&self) -> Result<(Policy, Vec<Problem>), Invalid> {
-        let Some(path) = &self.policy.file else {
-            let policy = Policy::default();
-            let slow = slow_blocks(self, &policy).into_iter().map(|slow| slow.warning);
-            return Ok((policy, slow.collect()));
-        };
-        let source = read::load_named(path)?;
-        let (policy, mut warnings) = read_policy(&source)?;
+        let source = self.policy.file.as_deref().map(read::load_named).transpose()?;
+        let read = source.as_ref().map(read_policy).transpose()?;
+        let (policy, mut warnings) = read.unwrap_or_default();
         if self.is_member() {
             members::check_policy(&policy)?;
         }
-        warnings.extend(slow_blocks(self, &policy).into_iter().map(|slow| slow.in_policy(&source)));
+        let slow = slow_blocks(self, &policy).into_iter();
+        warnings.extend(slow.map(|slow| slow.in_policy(source.as_ref())));
         Ok((policy, warnings))
     }
 }

@@ -18,12 +18,15 @@ pub(crate) struct SlowBlocks {
 }
 
 impl SlowBlocks {
-    /// The warning at the class in the text of the policy.
-    pub(crate) fn in_policy(self, source: &Source) -> Problem {
+    /// Returns the warning, at its class in the text of the policy, if there is one.
+    pub(crate) fn in_policy(self, source: Option<&Source>) -> Problem {
         let Self { warning, found, class } = self;
-        let place = |key: &str| read::locate(source.inner(), &format!("class.{class}.{key}"));
+        let place = |key: &str| {
+            let source = source?;
+            Some((source, read::locate(source.inner(), &format!("class.{class}.{key}"))?))
+        };
         match place("flush").or_else(|| place("k")) {
-            Some(span) => warning.at(source, span, found),
+            Some((source, span)) => warning.at(source, span, found),
             None => warning,
         }
     }

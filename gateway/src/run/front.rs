@@ -33,7 +33,7 @@ enum Stage {
     Gone,
 }
 
-/// Those that answer.
+/// The admin listeners at work.
 #[derive(Default)]
 pub(super) struct Answering {
     /// Who reads the TCP listener's certificate again, if it has one.

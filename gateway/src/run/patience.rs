@@ -77,7 +77,7 @@ impl Teller<'_> {
     }
 }
 
-/// That which is not there yet.
+/// A thing that a machine may have a little later.
 enum Missing {
     /// The address of the control connection.
     Wan,

@@ -129,6 +129,11 @@ impl Question {
         self.sent.is_some_and(|(_, last)| last >= self.since)
     }
 
+    /// Returns true if it was asked, and its answer may still come.
+    fn is_out(&self) -> bool {
+        self.sent.is_some() && self.state != State::Lapsed
+    }
+
     const fn start(&self) -> u32 {
         start_of(&self.span)
     }
@@ -193,14 +198,13 @@ impl Windows {
 
     /// Returns whether this question has been asked, and its answer may still come.
     pub(super) fn is_out(&self, at: u32) -> bool {
-        self.0.get(&at).is_some_and(|question| question.sent.is_some() && question.state != State::Lapsed)
+        self.0.get(&at).is_some_and(Question::is_out)
     }
 
     /// Returns whether another question than this one has been asked, and its answer may still
     /// come.
     pub(super) fn has_asked(&self, but: Option<u32>) -> bool {
-        let is_open = |question: &Question| question.sent.is_some() && question.state != State::Lapsed;
-        self.0.iter().any(|(at, question)| Some(*at) != but && is_open(question))
+        self.0.iter().any(|(at, question)| Some(*at) != but && question.is_out())
     }
 
     /// Returns whether a question with another window is out, or is to be: an answer may come.
