@@ -404,8 +404,7 @@ impl Near {
         if self.is_rewind(psn) {
             // The requester goes back before what we took for its first packet, and the target has
             // not spoken: start over here.
-            let may_begin = opcode.starts_message() || self.lacks(psn);
-            if !may_begin || psn.distance(self.told.to()) < -NEARBY || !self.begins_earlier(psn, now) {
+            if psn.distance(self.told.to()) < -NEARBY || !self.begins_earlier(packet, now) {
                 return Verdict::Drop(Why::Orphan);
             }
             self.stats.rewinds.one();

@@ -432,14 +432,20 @@ impl Near {
         strangers.see(psn, floor, answered, time, now)
     }
 
-    /// The requester goes back to this PSN, which lies before the first, and the target has not
-    /// spoken. Returns whether that is its first: it is the one before, both came together, the
-    /// target has named it, or it comes for the second time and nothing before it came in between.
-    pub(super) fn begins_earlier(&mut self, psn: Psn, now: Instant) -> bool {
+    /// The requester goes back to this packet, which lies before the first, and the target has not
+    /// spoken. Returns whether that is its first: it may begin a flow, and is the one before, or
+    /// both came together; the target has named it; or it comes for the second time, and nothing
+    /// before it came in between.
+    ///
+    /// The last holds in the midst of a message, too. The target names what it lacks once, and that
+    /// word may be lost, or have been for a flow before.
+    pub(super) fn begins_earlier(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
+        let psn = packet.bth.psn;
         let (crossing, first) = (self.crossing(), self.ring.done());
+        let may_begin = packet.bth.opcode.starts_message() || self.lacks(psn);
         // What was sent together may come in any order.
         let came_together = now.saturating_duration_since(self.target.answered()) < crossing;
-        if psn.next() == first || came_together {
+        if may_begin && (psn.next() == first || came_together) {
             return true;
         }
         if self.is_hinted(psn) {

@@ -46,6 +46,24 @@ fn the_requester_itself_goes_back_before_its_first_packet() {
     assert_eq!(bench.said(), [(10, 0x1f)]);
 }
 
+/// The target has named what it lacks once, and its word was lost. A requester that repeats goes
+/// back to the same PSN each time, here in the midst of a message.
+#[test]
+fn the_requester_goes_back_in_the_midst_of_a_message() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(12, 1);
+    // By two ways, of which one is slower.
+    for verdict in [Verdict::Drop(Why::Orphan), FORWARD] {
+        bench.wait(Duration::from_millis(67));
+        assert_eq!(bench.request(Opcode::SendMiddle, 10, 256), Verdict::Drop(Why::Orphan));
+        assert_eq!(bench.request(Opcode::SendMiddle, 9, 256), verdict);
+    }
+    assert_eq!(bench.said(), []);
+    assert_eq!(bench.request(Opcode::SendLast, 10, 256), FORWARD);
+    bench.ack(10);
+    assert_eq!(bench.said(), [(10, 0x1f)]);
+}
+
 /// A LAN that shuffles what is sent together.
 #[test]
 fn what_came_together_begins_with_its_first() {
