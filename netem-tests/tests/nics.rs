@@ -365,11 +365,13 @@ fn packets_spoofed_near_by_are_believed_no_more_than_by_plain_rc() {
 }
 
 /// Beyond the seeds of the tests above: a spoofed request has a target say where it stands, while a
-/// flow with a dead target asks about PSNs near that, or about that very PSN.
+/// flow with a dead target asks about PSNs near that, or about that very PSN; or it has a flow ask
+/// far from where it asked before, and answers are guessed in between.
 #[test]
 fn spoofed_crowds_that_went_wrong_once_hold() {
-    for seed in [796, 740, 1621] {
-        let outcome = play(spoofed(seed, None), Route::Gateways).unwrap();
+    let near = [548, 871, 1257, 1555].map(|seed| (seed, Some(1 << 16)));
+    for (seed, reach) in [796, 740, 1621, 1277].map(|seed| (seed, None)).into_iter().chain(near) {
+        let outcome = play(spoofed(seed, reach), Route::Gateways).unwrap();
         let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
         assert!(flaws.is_empty(), "{seed}: {flaws:?}");
     }

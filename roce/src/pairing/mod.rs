@@ -5,8 +5,10 @@
 //! requests, on evidence: connection management, or the answer to a question that no other flow of
 //! the two hosts can have been asked. Neither a UDP port nor likelihood decides anything.
 
+mod asked;
 mod calls;
 mod flows;
+mod former;
 mod idle;
 mod links;
 mod patience;
@@ -21,6 +23,7 @@ use std::time::{Duration, Instant};
 use crate::cm::{Message, MessageKind, Offer, Rej, Rep, Terms};
 use crate::wire::{Ext, Kind, Nak, Packet, Psn, Qpn, Syndrome, Transport};
 use calls::{Call, Calls};
+use former::Former;
 use links::{ByCm, Hold, Late, Links};
 use share::Shares;
 use turns::{Asker, Turns, Weight};
@@ -174,8 +177,8 @@ pub enum Event {
     /// By connection management the flow's queue pairs, or one of them, now belong to another
     /// connection: the flow is dead, and forgotten here.
     Superseded(FlowKey),
-    /// The flow's requester is another flow's, as that one's target has said: this one asks again
-    /// who its own is, if it waits for anything. Otherwise [forget](Pairings::forget) it.
+    /// The flow's requester is another flow's, as that one's target has said. This one asks again
+    /// who its own is, with what it sends next.
     Unpaired(FlowKey),
     /// The connection of this flow is being taken down (a DREQ passed), or was refused after all (a
     /// REJ).
@@ -316,6 +319,8 @@ pub struct Pairings {
     links: Links,
     calls: Calls,
     turns: Turns,
+    #[serde(skip)]
+    former: Former,
     shares: Shares,
     events: VecDeque<Event>,
     #[serde_as(as = "snapshot::At")]
@@ -336,6 +341,7 @@ impl Pairings {
             config,
             links: Links::new(now),
             calls: Calls::new(config.capacity),
+            former: Former::default(),
             turns: Turns::new(config.capacity),
             shares: Shares::new(config.capacity),
             events: VecDeque::new(),
@@ -469,9 +475,7 @@ impl Pairings {
             Word::Read | Word::Atomic => true,
         };
         let is_enough = near.is_none() && tied.is_none() && is_sure;
-        // The flow that had this requester asks anew. If its target stands elsewhere than it is
-        // asked about, that names any PSN, and this requester.
-        let is_clear = known.is_none_or(|known| known == flow || !self.turns.has_out(&known));
+        let is_clear = self.is_no_formers(&flow, requester_qpn);
         let heard = Heard { requester_qpn, near, asks: 0, is_alone, is_clear };
         match if is_enough { Weight::Enough } else { self.turns.weigh(&flow, heard, now) } {
             Weight::Enough => {}
@@ -489,9 +493,11 @@ impl Pairings {
             // partner is.
             if other != flow && hold == Hold::Target {
                 self.turns.insert_answered(other);
+                self.former.note(other, requester_qpn);
                 self.event(Event::Unpaired(other));
             }
         }
+        self.former.forget(&flow);
         self.links.hold(&flow, Hold::Target);
         self.turns.settle(&flow, true, now, &mut self.events);
     }
@@ -605,6 +611,7 @@ impl Pairings {
 
     /// A flow at its target is gone. `asked`: what it has sent, and when the last of it.
     pub fn forget(&mut self, flow: &FlowKey, asked: Option<(Span, Instant)>, now: Instant) {
+        self.keep_former(flow);
         let waited = self.turns.give_up(flow, now, &mut self.events);
         let was_held = self.links.is_held(flow);
         if was_held && let Some(requester_qpn) = self.links.partner(flow) {

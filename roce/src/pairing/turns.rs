@@ -265,6 +265,7 @@ impl Turns {
         let first = question.sent.map_or(now, |(first, _)| first);
         question.sent = Some((first, now));
         question.asks = question.asks.wrapping_add(1);
+        question.asked.add(span);
         question.out += 1;
         question.patience = patience.max(question.patience);
         self.await_repeat(flow, now);
@@ -654,24 +655,8 @@ fn open(
     if pair.windows.is_taken_alone() || is_alone && pair.windows.is_any_out(own) {
         return false;
     }
-    // What it asked in vain may still be answered.
     let before = own.and_then(|at| pair.windows.remove(at));
-    let span = before.map_or(span, |before| before.span.with(&span));
-    let question = Question {
-        flow: *flow,
-        state: State::Open(now + patience),
-        span,
-        sent: before.and_then(|before| before.sent),
-        since: now,
-        patience,
-        asks: before.map_or(0, |before| before.asks),
-        out: 0,
-        repeat: Repeat::None,
-        is_repeated: before.is_some_and(|before| before.is_repeated),
-        heard: before.and_then(|before| before.heard),
-        is_extended: false,
-        is_alone,
-    };
+    let question = Question { is_alone, ..Question::open(*flow, span, before.as_ref(), now, patience) };
     let opened = loop {
         match pair.windows.insert(question) {
             Err(Overlap::Lapsed(other, from)) => evict(waits, pair, &other, from),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::asked::Asked;
 use super::{FlowKey, Span, Word};
 use crate::wire::{Psn, Qpn};
 
@@ -20,8 +21,11 @@ const RING: u32 = 1 << 24;
 pub(super) struct Question {
     pub(super) flow: FlowKey,
     pub(super) state: State,
-    /// All that was asked, or is to be.
+    /// All that was asked, or is to be, and what lies between.
     pub(super) span: Span,
+    /// What was asked. Read from a snapshot, it is not known.
+    #[serde(skip)]
+    pub(super) asked: Asked,
     /// When the first of it was sent, and the last.
     #[serde_as(as = "Option<(snapshot::At, snapshot::At)>")]
     pub(super) sent: Option<(Instant, Instant)>,
@@ -124,6 +128,33 @@ impl State {
 }
 
 impl Question {
+    /// The flow's question in a turn that begins now. What it asked in vain `before` may still be
+    /// answered.
+    pub(super) fn open(
+        flow: FlowKey,
+        span: Span,
+        before: Option<&Question>,
+        now: Instant,
+        patience: Duration,
+    ) -> Question {
+        Question {
+            flow,
+            state: State::Open(now + patience),
+            span: before.map_or(span, |before| before.span.with(&span)),
+            asked: before.map(|before| before.asked).unwrap_or_default(),
+            sent: before.and_then(|before| before.sent),
+            since: now,
+            patience,
+            asks: before.map_or(0, |before| before.asks),
+            out: 0,
+            repeat: Repeat::None,
+            is_repeated: before.is_some_and(|before| before.is_repeated),
+            heard: before.and_then(|before| before.heard),
+            is_extended: false,
+            is_alone: false,
+        }
+    }
+
     /// Returns true if anything was asked in this turn.
     pub(super) fn has_asked(&self) -> bool {
         self.sent.is_some_and(|(_, last)| last >= self.since)
@@ -140,18 +171,14 @@ impl Question {
 
     /// Returns how this can be an answer, by its PSN and by what it says.
     fn is_answered_by(&self, psn: Psn, word: Word) -> Option<Fit> {
-        let Span { first, count, reads, atomics } = self.span;
-        if psn.is_within(first, count) {
-            let fits = match word {
-                Word::Ack | Word::SequenceNak | Word::Refusal | Word::NotReady => true,
-                Word::Read => reads,
-                Word::Atomic => atomics,
-            };
-            return fits.then_some(Fit::Exact);
+        if self.asked.may_be_answered(psn, word) {
+            return Some(Fit::Exact);
         }
+        let Span { first, count, .. } = self.span;
+        let reach = count.saturating_add(SLACK);
         let is_near = match word {
-            Word::Ack => psn.is_within(first, count.saturating_add(SLACK)),
-            Word::SequenceNak => psn.is_within(Psn::new(self.start()), SLACK),
+            Word::Ack => psn.is_within(first, reach),
+            Word::SequenceNak => psn.is_within(Psn::new(self.start()), reach),
             // What a target refuses, or is not ready for, it has been sent.
             Word::Refusal | Word::NotReady | Word::Read | Word::Atomic => false,
         };
@@ -300,21 +327,11 @@ mod tests {
     fn question(flow: u32, first: u32, count: u32, state: State) -> Question {
         let [requester, target] = [[10, 0, 0, 1], [10, 0, 1, 1]].map(std::net::IpAddr::from);
         let flow = FlowKey { requester, target, target_qpn: Qpn::new(flow) };
-        Question {
-            flow,
-            state,
-            span: Span::of(Psn::new(first), count),
-            sent: None,
-            since: start(),
-            patience: Duration::ZERO,
-            asks: 0,
-            out: 0,
-            repeat: Repeat::None,
-            is_repeated: false,
-            heard: None,
-            is_extended: false,
-            is_alone: false,
-        }
+        let span = Span::of(Psn::new(first), count);
+        let mut question = Question::open(flow, span, None, start(), Duration::ZERO);
+        question.state = state;
+        question.asked.add(&span);
+        question
     }
 
     #[expect(clippy::disallowed_methods, reason = "any time will do")]

@@ -203,10 +203,6 @@ impl FarSide {
     pub(crate) fn unpair(&mut self, key: &FlowKey, ctx: &mut Context<'_>) {
         let Some(slot) = self.by_key.get(key) else { return ctx.pairings.forget(key, None, ctx.now) };
         let Some(flow) = self.flows.get_mut(slot) else { return };
-        if flow.is_idle() {
-            ctx.stats.replaced += 1;
-            return self.close(slot, ctx);
-        }
         (flow.requester_qpn, flow.asking.asks) = (None, true);
         self.end_turn(key, ctx);
     }

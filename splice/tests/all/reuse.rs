@@ -79,7 +79,26 @@ fn a_requester_is_acknowledged_by_its_new_target() {
         }
         assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, psn, src_port)], "{target:?}");
     }
-    assert_eq!(sites.gateways[1].stats().far_flows, 1, "the others are over");
+    assert_eq!(sites.gateways[1].stats().far_flows, 3, "the others may be asked for more");
+}
+
+/// Somebody answers in a host's name, and so takes the requester away from a flow at rest. That is
+/// still its own: its target says so when it is asked for more.
+#[test]
+fn a_flow_at_rest_outlives_the_loss_of_its_requester() {
+    let mut sites = Sites::new(1, |settings| settings);
+    for (target, psn) in [(TARGET, 100), (Qpn::new(0x33), 7), (TARGET, 101)] {
+        let src_port = source_port(target, REQUESTER);
+        request(&mut sites, src_port, Opcode::WriteOnly, target, psn);
+        assert_eq!(deliver(&mut sites, 1), [(Opcode::WriteOnly, psn, src_port)]);
+        acknowledge(&mut sites, src_port, psn, 1);
+        if psn != 100 {
+            assert_eq!(deliver(&mut sites, 1), [(Opcode::WriteOnly, psn, src_port)], "{target:?}");
+            acknowledge(&mut sites, src_port, psn, 1);
+        }
+        assert_eq!(deliver(&mut sites, 0), [(Opcode::Acknowledge, psn, src_port)], "{target:?}");
+    }
+    assert_eq!(sites.gateways.each_mut().map(|gateway| gateway.stats().failed.iter().sum::<u64>()), [0; 2]);
 }
 
 /// The requester has another target since a rest, and its former target another requester. Both ask
