@@ -227,16 +227,18 @@ fn opens(report: &mut Report, key: &str, file: &Path) -> bool {
         Some(target) => {
             format!("it is a link to {}: make that readable, or name another file", target.display())
         }
+        // systemd 252 and 257 hide it from the unit's reload commands: permission denied.
+        None if file.starts_with(CREDENTIALS) => {
+            "systemd hands it over only while the unit runs, so a check before its start does not find it; it may \
+             hide it from `systemctl reload`: then `systemctl restart` starts a new program or takes a new key"
+                .to_owned()
+        }
         None if error.kind() == ErrorKind::PermissionDenied => {
             let path = file.display();
             format!(
                 "this process's user may not read it: `chgrp GROUP {path}; chmod g+r {path}` with its group (longhaul of \
                  the packaged unit), which has to be let into the folder, too"
             )
-        }
-        None if file.starts_with(CREDENTIALS) => {
-            "systemd hands it over only while the unit runs, so a check before its start does not find it"
-                .to_owned()
         }
         // A path that leads elsewhere is absolute.
         None if file.is_absolute()
