@@ -1,4 +1,4 @@
-# clean-root.sh - part of try-package and try-unit: a clean Debian root in $root, and two sites in name spaces of their own.
+# clean-root.sh - part of try-package, try-unit and try-container: a clean Debian root in $root, and two sites in name spaces of their own.
 #
 #   make_root [PACKAGES]   what Debian calls essential, apt, and these
 #   two_sites              a gateway (ga, gb) and a host (ha, hb) for each of the sites a and b; their interfaces are lan, wan and rdma

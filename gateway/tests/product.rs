@@ -80,8 +80,8 @@ fn a_product_has_nothing_of_the_laboratory() {
     }
 }
 
-/// Nobody builds the image here. What its recipe names is in the tree, and the recipe builds what
-/// packages do.
+/// Holds the container file's paths to the tree, and its build to that of packages. Its commands
+/// are those of the documentation, which `packaging/try-container` runs.
 #[test]
 fn the_container_file_names_what_there_is() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -109,6 +109,9 @@ fn the_container_file_names_what_there_is() {
         "{recipe}"
     );
     assert!(recipe.contains("longhaul generate packaging/generated\n"), "{recipe}");
+    let page = fs::read_to_string(root.join("docs/install.md")).unwrap();
+    let commands: Vec<&str> = recipe.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+    assert!(commands.len() >= 4 && page.contains(&commands.join("\n")), "{commands:?}");
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
     let version = manifest.lines().find_map(|line| line.strip_prefix("rust-version = ")).unwrap();
     let image = format!("rust:{}-", version.trim_matches('"'));
