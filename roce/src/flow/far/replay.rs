@@ -93,13 +93,18 @@ impl<B: AsRef<[u8]>> Replays<B> {
         self.0.first().filter(|replay| replay.moved.is_some())
     }
 
-    /// Returns true if what was sent last waits for an answer, which this PSN may be.
+    /// Returns true if what was sent last waits for an answer, which this PSN may be. A target names
+    /// whatever it has got in answer to a SEND or WRITE, but refuses only what it is sent.
     pub(super) fn awaits(&self, psn: Psn, word: Word) -> bool {
-        self.asked().is_some_and(|replay| {
-            let is_plain = Class::of(replay.kind) == Class::Plain;
-            let is_data = matches!(word, Word::Read | Word::Atomic);
-            if is_plain { !is_data && !psn.is_before(replay.read.start) } else { replay.read.next() == psn }
-        })
+        let Some(replay) = self.asked() else { return false };
+        match (Class::of(replay.kind), word) {
+            (Class::Plain, Word::Read | Word::Atomic) => false,
+            (Class::Plain, Word::Refusal | Word::NotReady) => {
+                !psn.is_before(replay.read.start) && psn.is_before(replay.read.end())
+            }
+            (Class::Plain, Word::Ack | Word::SequenceNak) => !psn.is_before(replay.read.start),
+            (Class::Read | Class::Once, _) => replay.read.next() == psn,
+        }
     }
 
     /// Returns true if what was sent last has no answer.

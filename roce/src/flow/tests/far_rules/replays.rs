@@ -167,6 +167,10 @@ fn a_refused_replay_is_named_where_the_target_refuses_it() {
     bench.response(&acknowledge(107, 0x1f, 8));
     bench.far.handle_replay(request(Opcode::SendOnly, 101, 256), bench.now);
     assert_eq!(bench.sent_psns(), [101]);
+    // Somebody guesses: beyond, a target refuses what it was not sent.
+    for psn in [100, 102, 107, 108, 0x75_0000] {
+        assert_eq!(bench.response(&acknowledge(psn, 0x61, 1)), Verdict::Drop(Why::Unexpected), "{psn}");
+    }
     assert_eq!(aeth(&bench.relayed(&acknowledge(101, 0x61, 1)).unwrap()), (101, 0x61));
 }
 
