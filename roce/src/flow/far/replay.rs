@@ -93,8 +93,8 @@ impl<B: AsRef<[u8]>> Replays<B> {
         self.0.first().filter(|replay| replay.moved.is_some())
     }
 
-    /// Returns true if what was sent last waits for an answer, which this PSN may be. A target names
-    /// whatever it has got in answer to a SEND or WRITE, but refuses only what it is sent.
+    /// Returns true if what was sent last waits for an answer, which this PSN may be. A target
+    /// names whatever it has got in answer to a SEND or WRITE, but refuses only what it is sent.
     pub(super) fn awaits(&self, psn: Psn, word: Word) -> bool {
         let Some(replay) = self.asked() else { return false };
         match (Class::of(replay.kind), word) {
