@@ -142,6 +142,32 @@ fn members_are_upgraded_and_no_flow_ends() {
     }
 }
 
+/// Two are replaced at once, of one site or of both.
+#[test]
+fn two_members_are_upgraded_at_once_and_no_flow_ends() {
+    for seed in seeds(0..3) {
+        let mut world = retaining(seed, 4 << 20);
+        world.loss = world.rng.random_range(0..15);
+        if seed % 2 == 0 {
+            world.route();
+        }
+        world.run(Duration::from_secs(1));
+        for round in 0..6 {
+            let one = world.rng.random_range(0..ALL);
+            let other = (one + world.rng.random_range(1..ALL)) % ALL;
+            let ticks = [one, other].map(|node| {
+                let ticks = world.rng.random_range(1..1500);
+                world.upgrade(node, ticks);
+                ticks
+            });
+            world.run(Duration::from_millis(ticks[0].max(ticks[1]) + 1500));
+            check_progress(&mut world, Duration::from_secs(15));
+            check_one_speaker(&world);
+            assert_eq!(world.traffic.failed(), 0, "round {round}: {one} and {other}");
+        }
+    }
+}
+
 /// Hosts that only answer say nothing before they are asked. So nothing but records tells a gateway
 /// that returns of them, and these go to the one that spoke meanwhile.
 #[test]
