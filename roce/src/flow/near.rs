@@ -2,6 +2,7 @@
 
 mod amid;
 mod answers;
+mod back;
 mod config;
 mod copies;
 mod due;
@@ -66,8 +67,7 @@ pub enum Why {
     /// Not an RC request.
     NotARequest,
     /// The flow has not started, and this packet does not start a message; or it lies before the
-    /// first packet of a flow of which the target has not spoken yet. After a restart of the
-    /// gateway this is a message that can no longer complete.
+    /// first packet of a flow of which the target has not spoken yet, and comes for the first time.
     Orphan,
     /// Ahead of the PSN expected; the requester is told.
     Ahead,
@@ -123,8 +123,8 @@ pub enum PsnPosition {
 ///   unless connection management told just this PSN ([`set_terms`](Near::set_terms)), which spares
 ///   the first message that wait. When the far side reports that the target expects an earlier PSN,
 ///   the requester hears that. If it goes back there the flow starts over; so it does where the
-///   requester goes back twice to an earlier PSN, or to the one right before. Nobody else's word
-///   moves the flow.
+///   requester goes back twice to an earlier PSN, or to the message right before. Nobody else's
+///   word moves the flow.
 /// - **A new incarnation of the queue pair** may begin at any PSN, and mostly begins where the last
 ///   one did (UCX and NCCL at 0). No packet says so. Whatever is said from memory could complete
 ///   what nobody has, and no length of time proves anything. So memory confirms nothing: where only

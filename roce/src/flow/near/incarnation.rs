@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::answers::{Asked, Replays};
+use super::back::Back;
 use super::due::Due;
 use super::owed::Owed;
 use super::seen::Seen;
@@ -23,7 +24,6 @@ struct Another {
 }
 
 /// Questions that only the target can answer. Most flows have none.
-#[serde_with::serde_as]
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Questions {
     strangers: Option<Strangers>,
@@ -48,9 +48,8 @@ pub(super) struct Questions {
     /// Asked about what it had answered, the target expects this PSN, which lies before others that
     /// it had acknowledged.
     returned: Option<Psn>,
-    /// The requester went back to this PSN before the first, and when.
-    #[serde_as(as = "Option<(_, snapshot::At)>")]
-    back: Option<(Psn, Instant)>,
+    /// Where the requester went back to, before the first.
+    back: Back,
 }
 
 /// Knowledge of the incarnation that the requester is in, and questions about it.
@@ -453,14 +452,7 @@ impl Near {
             return true;
         }
         let open = self.incarnation.questions.get_or_insert_default();
-        match open.back {
-            Some((back, at)) if back == psn => now.saturating_duration_since(at) >= crossing,
-            Some((back, _)) if back.is_before(psn) => false,
-            _ => {
-                open.back = Some((psn, now));
-                false
-            }
-        }
+        open.back.comes_again(psn, crossing, now)
     }
 
     /// Counts that a target has named this PSN, and returns how often it was counted before.

@@ -64,6 +64,28 @@ fn the_requester_goes_back_in_the_midst_of_a_message() {
     assert_eq!(bench.said(), [(10, 0x1f)]);
 }
 
+/// Somebody sends in the requester's name, before where that goes back to.
+#[test]
+fn what_comes_once_does_not_keep_the_requester_from_going_back() {
+    let mut bench = Bench::with(Bench::config());
+    bench.message(16_089, 1);
+    for (psn, verdict) in [
+        (0, Verdict::Drop(Why::Orphan)),
+        (8, Verdict::Drop(Why::Orphan)),
+        ((1 << 24) - 14_604, Verdict::Drop(Why::Orphan)),
+        (0, Verdict::Drop(Why::Orphan)),
+        (8, Verdict::Drop(Why::Orphan)),
+        (0, FORWARD),
+    ] {
+        // What is sent together goes on, to the last of these.
+        if psn != 8 {
+            bench.wait(Duration::from_millis(67));
+        }
+        assert_eq!(bench.request(Opcode::SendOnly, psn, 256), verdict, "{psn}");
+    }
+    assert!(bench.near.expects(Psn::new(1)));
+}
+
 /// A LAN that shuffles what is sent together.
 #[test]
 fn what_came_together_begins_with_its_first() {
