@@ -22,10 +22,11 @@ impl Asked {
                 run = known.with(&run);
             }
         }
-        if !self.0.contains(&None) {
-            self.0.rotate_left(1);
-            self.0[Asked::MOST - 1] = None;
+        let mut before = self.0.into_iter().flatten();
+        if before.clone().count() == Asked::MOST {
+            before.next();
         }
+        self.0 = std::array::from_fn(|_| before.next());
         if let Some(free) = self.0.iter_mut().find(|known| known.is_none()) {
             *free = Some(run);
         }
@@ -79,6 +80,10 @@ mod tests {
         (0..=Asked::MOST as u32).for_each(|at| asked.add(&span(100 * at, 1)));
         assert!(!has(&asked, 0));
         assert!((1..=Asked::MOST as u32).all(|at| has(&asked, 100 * at)));
+        // One that grows is new again.
+        [101, 500, 600, 700].into_iter().for_each(|psn| asked.add(&span(psn, 1)));
+        assert!(!has(&asked, 200) && !has(&asked, 400));
+        assert!(has(&asked, 100) && has(&asked, 101));
     }
 
     #[test]

@@ -231,8 +231,8 @@ impl Default for Config {
 /// says the same again ([`Match::Again`]), once of these while no other question is out. So does
 /// an ACK or sequence NAK of what was asked for while another question is out, or a request runs
 /// again elsewhere, since a target that stands elsewhere than it was asked about names any PSN;
-/// and any answer that would take the requester away from another flow. A sequence NAK before what
-/// was asked, which no target repeats, is for the requester to confirm ([`Match::Hint`]).
+/// and any answer that would take the requester away from another flow. A sequence NAK of what was
+/// not asked, which no target repeats, is for the requester to confirm ([`Match::Hint`]).
 ///
 /// Flows whose PSNs are distant ask at the same time; of those with like PSNs (many programs begin
 /// at 0) one has the *turn*, and the next one has it once that is answered. A turn without an
@@ -279,6 +279,7 @@ impl Default for Config {
 /// - As many unused connections from CM, and as many CM requests. Of each the oldest of the host
 ///   that has most gives way to a further one, and the flows concerned ask.
 /// - 127 windows of two hosts; further flows wait.
+/// - The last requesters of flows that wait, and of 1,024 that are gone.
 /// - Events: a few for each call, and for each flow one turn, one rest and one repeat.
 ///
 /// A response costs a look-up of its window and one of its requester. One that answers a question
@@ -475,7 +476,7 @@ impl Pairings {
             Word::Read | Word::Atomic => true,
         };
         let is_enough = near.is_none() && tied.is_none() && is_sure;
-        let is_clear = self.is_no_formers(&flow, requester_qpn);
+        let is_clear = is_enough || self.is_no_formers(&flow, requester_qpn);
         let heard = Heard { requester_qpn, near, asks: 0, is_alone, is_clear };
         match if is_enough { Weight::Enough } else { self.turns.weigh(&flow, heard, now) } {
             Weight::Enough => {}
@@ -493,7 +494,9 @@ impl Pairings {
             // partner is.
             if other != flow && hold == Hold::Target {
                 self.turns.insert_answered(other);
-                self.former.note(other, requester_qpn);
+                if other.hosts() == flow.hosts() {
+                    self.former.note(other, requester_qpn);
+                }
                 self.event(Event::Unpaired(other));
             }
         }
@@ -586,6 +589,7 @@ impl Pairings {
             self.supersede(&other, hold, now);
         }
         for (end, qpn) in ends {
+            self.former.forget(&end);
             if self.turns.settle(&end, false, now, &mut self.events) {
                 self.links.hold(&end, Hold::Target);
                 self.event(Event::Paired(end, qpn));

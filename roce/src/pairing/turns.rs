@@ -175,7 +175,15 @@ impl Turns {
     pub(super) fn has_waiting(&self, hosts: Hosts) -> bool {
         let Hosts { requester, target } = hosts;
         let of = |qpn| FlowKey { requester, target, target_qpn: Qpn::new(qpn) };
-        self.waits.range(of(0)..=of(0xff_ffff)).next().is_some()
+        let mut waits = self.waits.range(of(0)..=of(0xff_ffff));
+        waits
+            .any(|(_, wait)| !wait.is_answered || wait.window.is_some() || !matches!(wait.stage, Stage::Idle))
+    }
+
+    /// The flows between these hosts that have asked something which may still be answered.
+    pub(super) fn out(&self, hosts: Hosts) -> impl Iterator<Item = FlowKey> + '_ {
+        let windows = self.pairs.get(&hosts).map(|pair| &pair.windows);
+        windows.into_iter().flat_map(Windows::out_flows)
     }
 
     /// How long an answer of this target's host may take.
@@ -196,6 +204,12 @@ impl Turns {
     /// Puts what a snapshot has no order of in order.
     pub(super) fn order(&mut self) {
         self.patience.order();
+        // A snapshot tells no more than where the questions lie.
+        for question in self.pairs.values_mut().flat_map(|pair| pair.windows.iter_mut()) {
+            if question.sent.is_some() {
+                question.asked.add(&question.span);
+            }
+        }
     }
 
     /// A flow that has asked nothing yet is to wait until then.
@@ -366,12 +380,6 @@ impl Turns {
     pub(super) fn do_others_ask(&self, flow: &FlowKey) -> bool {
         let own = self.waits.get(flow).and_then(|wait| wait.window);
         self.pairs.get(&flow.hosts()).is_some_and(|pair| pair.windows.has_asked(own))
-    }
-
-    /// Returns whether this flow has asked something that may still be answered.
-    pub(super) fn has_out(&self, flow: &FlowKey) -> bool {
-        let own = self.waits.get(flow).and_then(|wait| wait.window);
-        own.zip(self.pairs.get(&flow.hosts())).is_some_and(|(at, pair)| pair.windows.is_out(at))
     }
 
     /// The flow was answered by what does not prove enough by itself. It does if the flow has been

@@ -72,7 +72,7 @@ pub(super) struct Heard {
     pub(super) asks: u32,
     /// No other question was out when it came, so that it can be no other target's.
     pub(super) is_alone: bool,
-    /// The flow that had this requester before, if it asks, had asked nothing that was out.
+    /// No flow that had this requester before had asked anything that was out.
     #[serde(skip)]
     pub(super) is_clear: bool,
 }
@@ -223,9 +223,13 @@ impl Windows {
         self.0.remove(&at)
     }
 
-    /// Returns whether this question has been asked, and its answer may still come.
-    pub(super) fn is_out(&self, at: u32) -> bool {
-        self.0.get(&at).is_some_and(Question::is_out)
+    /// The flows of the questions that have been asked, and whose answers may still come.
+    pub(super) fn out_flows(&self) -> impl Iterator<Item = FlowKey> + '_ {
+        self.0.values().filter(|question| question.is_out()).map(|question| question.flow)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Question> {
+        self.0.values_mut()
     }
 
     /// Returns whether another question than this one has been asked, and its answer may still

@@ -98,10 +98,10 @@ impl<B: AsRef<[u8]>> Replays<B> {
     pub(super) fn awaits(&self, psn: Psn, word: Word) -> bool {
         let Some(replay) = self.asked() else { return false };
         match (Class::of(replay.kind), word) {
-            (Class::Plain, Word::Read | Word::Atomic) => false,
-            (Class::Plain, Word::Refusal | Word::NotReady) => {
+            (_, Word::Refusal | Word::NotReady) => {
                 !psn.is_before(replay.read.start) && psn.is_before(replay.read.end())
             }
+            (Class::Plain, Word::Read | Word::Atomic) => false,
             (Class::Plain, Word::Ack | Word::SequenceNak) => !psn.is_before(replay.read.start),
             (Class::Read | Class::Once, _) => replay.read.next() == psn,
         }
