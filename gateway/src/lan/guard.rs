@@ -171,6 +171,17 @@ impl Guard {
         Ok(missing)
     }
 
+    /// Removes rules for the interface that are not among the wanted: the process before may have
+    /// put them back until it ended.
+    ///
+    /// # Errors
+    /// The kernel's answer, if it does not list its rules or kept one.
+    pub fn remove_stale(&mut self) -> Result<(), GuardError> {
+        let mut rules = earlier_rules(&mut self.kernel, &self.interface)?;
+        rules.retain(|rule| !self.wanted.iter().any(|wanted| same(rule, wanted)));
+        delete_all(&mut self.kernel, rules)
+    }
+
     /// Says if another process has the same rules, which then stay when this is dropped. Its tables
     /// are its own, and go.
     pub fn share(&mut self, is_shared: bool) {

@@ -50,10 +50,13 @@ impl Guarding {
         }
     }
 
-    /// Keeps the rules, which were shared with the process before.
+    /// Keeps the rules, which were shared with the process before, and no others of it.
     pub(super) fn own(&mut self) {
         if let Self::Idle(guard) = self {
             guard.share(false);
+            if let Err(error) = guard.remove_stale() {
+                warn!("rules of the process before remain: {}", crate::causes::chain(&error));
+            }
         }
     }
 

@@ -239,6 +239,26 @@ fn stale_rules_are_replaced_and_those_of_others_stay() {
     assert!(left.len() == 1 && left[0].contains("10.0.9.0/24"), "{left:#?}");
 }
 
+/// As in an upgrade to a file with other prefixes.
+#[test]
+fn rules_that_the_process_before_puts_back_do_not_stay() {
+    let ns = Ns::new();
+    let install = |text: &[&str]| Guard::install("g0", &prefixes(text)).unwrap();
+    ns.run(|| {
+        let mut before = install(&["10.0.1.0/24", "10.0.2.0/24"]);
+        let mut after = install(&["10.0.2.0/24", "10.0.3.0/24"]);
+        assert_eq!(before.restore().unwrap(), 1, "it works until another has taken over");
+        before.share(true);
+        drop(before);
+        assert_eq!(rules(&ns).len(), 3);
+        after.remove_stale().unwrap();
+        assert_eq!(guarded("g0").unwrap(), prefixes(&["10.0.2.0/24", "10.0.3.0/24"]));
+        assert_eq!(after.restore().unwrap(), 0);
+        after.remove().unwrap();
+    });
+    assert_eq!(rules(&ns), [""; 0]);
+}
+
 /// As a second program on the interface, or systemd-networkd, would remove them.
 #[test]
 fn rules_that_somebody_removes_are_put_back() {
