@@ -1,11 +1,13 @@
 //! `longhaul gateway`: everything of one running gateway, from its files to its end.
 
+mod changes;
 mod chooser;
 mod devices;
 mod front;
 mod guarding;
 mod handover;
 mod interface;
+mod machine;
 mod opening;
 mod patience;
 mod publisher;
@@ -34,6 +36,7 @@ use front::{Answering, Front};
 use guarding::Guarding;
 use handover::{Legacy, Preparing};
 use interface::Interface;
+use machine::Machine;
 use opening::{admin_side, bind_controls, lan_mtu, local_side, open_bulk};
 use patience::Teller;
 pub use patience::remedy;
@@ -181,7 +184,7 @@ pub async fn run(
     let Some(mut running) = set_up(files, &mut stop, requests, notifier).await? else { return Ok(()) };
     let (reloads, heirs) = asked;
     let mut ended = running.watch_over(reloads, heirs, stop).await;
-    let Running { threads, choosers, mut tasks, guard, telemetries, stopping, serving, .. } = running;
+    let Running { threads, choosers, mut tasks, machine, telemetries, stopping, serving, .. } = running;
     match &ended {
         Ok(End::Asked) => drop(stopping.send_replace(Stop::Drain)),
         Ok(End::Taken(_)) => serving.iter().for_each(JoinHandle::abort),
@@ -198,6 +201,7 @@ pub async fn run(
     };
     pulsing(&telemetries, rest).await;
     drop(choosers);
+    let guard = machine.into_guard();
     let Ok(End::Taken(giver)) = ended else {
         close(threads, guard, serving).await?;
         return ended.map(drop);
@@ -225,10 +229,8 @@ struct Running {
     /// Each peer's supervisor, and the way to it.
     tasks: JoinSet<Result<(), RunError>>,
     asks: Vec<async_mpsc::Sender<Ask>>,
-    guard: Guarding,
+    machine: Machine,
     devices: Devices,
-    interface: Interface,
-    zones: Zones,
     telemetries: Vec<Arc<Telemetry>>,
     stopping: watch::Sender<Stop>,
     serving: Serving,
@@ -277,6 +279,7 @@ impl Running {
                     }
                     drop(place);
                 }
+                never = self.machine.watch(&self.telemetries) => match never {},
                 _ = watchdog.tick() => {
                     if self.threads.has_ended() {
                         return Err(RunError::PlaneEnded);
@@ -284,10 +287,7 @@ impl Running {
                     if let Some(listener) = &mut self.listener {
                         listener.look().await;
                     }
-                    self.interface.look(&self.telemetries).await;
-                    self.zones.look();
                     if let Some(telemetry) = self.telemetries.first() {
-                        self.guard.look(telemetry).await;
                         self.devices.look(telemetry, Instant::now()).await;
                     }
                 }
@@ -360,16 +360,15 @@ async fn set_up(
     let Answering { listener, admins, serving } = front.into_answering();
     tell_start(&gateway, &telemetries, notifier);
     let each = peers.into_iter().zip(controls).zip(workers);
-    let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, &stopping);
+    let machine = Machine::new((guard, Interface::of(&gateway.lan, &telemetries), zones), machine::EVERY);
+    let (tasks, asks) = supervise(each, &(path, (identity, stamp)), admins, (&stopping, machine.news()));
     Ok(Some(Running {
         threads,
         choosers,
         tasks,
         asks,
-        guard,
+        machine,
         devices: Devices::of(&gateway.lan.mode),
-        interface: Interface::of(&gateway.lan, &telemetries),
-        zones,
         telemetries,
         stopping,
         serving,
@@ -394,7 +393,7 @@ fn supervise(
     each: impl ExactSizeIterator<Item = ((Towards, Control), Workers)>,
     renewal: &(PathBuf, (Identity, Stamp)),
     admins: Vec<Arc<Admin>>,
-    stopping: &watch::Sender<Stop>,
+    (stopping, news): (&watch::Sender<Stop>, &watch::Sender<()>),
 ) -> (JoinSet<Result<(), RunError>>, Vec<async_mpsc::Sender<Ask>>) {
     let (mut tasks, mut asks) = (JoinSet::new(), Vec::new());
     let (mut admins, are_several) = (admins.into_iter(), each.len() > 1);
@@ -403,7 +402,7 @@ fn supervise(
         asks.push(ask);
         let place = are_several.then_some(nth);
         let supervisor = Supervisor::new(peer, control, workers, renewal.clone(), admins.next(), place);
-        tasks.spawn(supervisor.run(asked, stopping.subscribe()));
+        tasks.spawn(supervisor.run(asked, (stopping.subscribe(), news.subscribe())));
     }
     (tasks, asks)
 }

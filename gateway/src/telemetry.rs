@@ -299,9 +299,14 @@ impl Telemetry {
         lock(&self.surroundings).interface = Some(interface.to_owned());
     }
 
-    /// Takes what the kernel says of that interface, about every second.
+    /// Takes what the kernel says of that interface, about every second, and after each change.
     pub fn set_lan_fault(&self, fault: Option<Fault>) {
         lock(&self.surroundings).fault = fault;
+    }
+
+    /// Returns true if the kernel says that hosts cannot use that interface.
+    pub fn has_lan_fault(&self) -> bool {
+        lock(&self.surroundings).fault.is_some()
     }
 
     /// Returns the LAN's interface, if it has one.

@@ -141,7 +141,7 @@ impl Guard {
     }
 
     /// Looks if every rule is there, and puts back what somebody else has removed; about every
-    /// second. Returns how many were missing.
+    /// second, and when the kernel tells of a change. Returns how many were missing.
     ///
     /// # Errors
     /// The kernel does not list its rules, or does not take one.

@@ -307,6 +307,7 @@ mod tests {
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
+    use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
     use rustix::process::{Pid, Signal, getppid, kill_process};
     use seccompiler::apply_filter;
 
@@ -368,6 +369,17 @@ mod tests {
             (sender.join().unwrap(), len)
         });
         assert_eq!(heard, (4, 4));
+    }
+
+    /// The gateway hears of changes by such a socket, without an option of netlink's.
+    #[test]
+    fn the_kernels_news_can_be_had() {
+        let opened = behind(|| {
+            let mut socket = Socket::new(NETLINK_ROUTE).unwrap();
+            socket.set_non_blocking(true).unwrap();
+            socket.bind(&SocketAddr::new(0, 1 << (libc::RTNLGRP_IPV6_RULE - 1)))
+        });
+        assert!(opened.is_ok(), "{opened:?}");
     }
 
     /// QUIC opens its socket behind the filter, of either family.

@@ -1,5 +1,8 @@
 //! Watches the rules that keep the kernel from forwarding, without ever waiting for the kernel.
 
+use std::future::pending;
+use std::sync::Arc;
+
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -24,23 +27,32 @@ impl Guarding {
         guard.map_or(Self::None, Self::Idle)
     }
 
-    /// Takes the result of the last look, and begins the next; about every second.
-    pub(super) async fn look(&mut self, telemetry: &Telemetry) {
+    /// Begins a look, unless one is under way.
+    pub(super) fn look(&mut self) {
         *self = match std::mem::replace(self, Self::None) {
-            Self::None => Self::None,
-            Self::Looking(look) if !look.is_finished() => Self::Looking(look),
-            Self::Looking(look) => match look.await {
-                Ok((guard, restored)) => {
-                    tell(restored, telemetry);
-                    Self::Idle(guard)
-                }
-                Err(_) => Self::None,
-            },
             Self::Idle(mut guard) => Self::Looking(spawn_blocking(move || {
                 let restored = guard.restore();
                 (guard, restored)
             })),
+            other => other,
         };
+    }
+
+    /// Returns true while a look is under way.
+    pub(super) fn is_looking(&self) -> bool {
+        matches!(self, Self::Looking(_))
+    }
+
+    /// Waits for the end of a look, and tells what it found. May be dropped at any time.
+    pub(super) async fn ended(&mut self, telemetries: &[Arc<Telemetry>]) {
+        let Self::Looking(look) = self else { return pending().await };
+        let ended = look.await;
+        *self = Self::None;
+        let Ok((guard, restored)) = ended else { return };
+        *self = Self::Idle(guard);
+        if let Some(telemetry) = telemetries.first() {
+            tell(restored, telemetry);
+        }
     }
 
     /// Leaves the rules to another process that has them as well.

@@ -1,5 +1,6 @@
 //! Watches the LAN's interface: its carrier, and its addresses. Never waits for the kernel.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub(super) struct Interface {
     lan: Option<Arc<(config::Lan, String)>>,
     /// A thread asks the kernel, which may make it wait.
     looking: Option<JoinHandle<io::Result<Option<Fault>>>>,
+    /// Found by the last look.
+    found: Option<Option<Fault>>,
 }
 
 impl Interface {
@@ -28,24 +31,42 @@ impl Interface {
         if let Some(name) = &interface {
             telemetries.iter().for_each(|telemetry| telemetry.name_lan(name));
         }
-        Self { lan: interface.map(|interface| Arc::new((lan.clone(), interface))), looking: None }
+        Self {
+            lan: interface.map(|interface| Arc::new((lan.clone(), interface))),
+            looking: None,
+            found: None,
+        }
     }
 
-    /// Takes the result of the last look, and begins the next; about every second.
-    pub(super) async fn look(&mut self, telemetries: &[Arc<Telemetry>]) {
-        let Some(lan) = &self.lan else { return };
-        if let Some(looking) = self.looking.take_if(|looking| looking.is_finished())
-            && let Ok(found) = looking.await
-        {
-            match found {
-                Ok(fault) => telemetries.iter().for_each(|telemetry| telemetry.set_lan_fault(fault)),
-                // What was known before holds.
-                Err(error) => debug!("the kernel does not tell of the LAN interface: {error}"),
+    /// Begins a look, unless one is under way.
+    pub(super) fn look(&mut self) {
+        let Some(lan) = self.lan.as_ref().filter(|_| self.looking.is_none()) else { return };
+        let lan = Arc::clone(lan);
+        self.looking = Some(spawn_blocking(move || usable::look(&lan.0, &lan.1)));
+    }
+
+    /// Returns true while a look is under way.
+    pub(super) fn is_looking(&self) -> bool {
+        self.looking.is_some()
+    }
+
+    /// Waits for the end of a look, and sets what it found. Returns true if that is news. May be
+    /// dropped at any time.
+    pub(super) async fn ended(&mut self, telemetries: &[Arc<Telemetry>]) -> bool {
+        let Some(looking) = &mut self.looking else { return pending().await };
+        let ended = looking.await;
+        self.looking = None;
+        match ended {
+            Ok(Ok(fault)) => {
+                telemetries.iter().for_each(|telemetry| telemetry.set_lan_fault(fault));
+                self.found.replace(fault) != Some(fault)
             }
-        }
-        if self.looking.is_none() {
-            let lan = Arc::clone(lan);
-            self.looking = Some(spawn_blocking(move || usable::look(&lan.0, &lan.1)));
+            // What was known before holds.
+            Ok(Err(error)) => {
+                debug!("the kernel does not tell of the LAN interface: {error}");
+                false
+            }
+            Err(_) => false,
         }
     }
 }

@@ -121,11 +121,12 @@ impl Supervisor {
         }
     }
 
-    /// Runs until `stopped` says so. Each of `asked` has the files read again.
+    /// Runs until `stopped` says so. Each of `asked` has the files read again. `news` of this
+    /// machine's interfaces is told at once.
     pub(super) async fn run(
         self,
         mut asked: mpsc::Receiver<Ask>,
-        mut stopped: watch::Receiver<Stop>,
+        (mut stopped, mut news): (watch::Receiver<Stop>, watch::Receiver<()>),
     ) -> Result<(), RunError> {
         let Self { name, control, workers, telemetry, flows, outlives, has_siblings, is_sibling, .. } = self;
         let (mut reloader, mut renewal, mut telling) = (self.reloader, self.renewal, self.telling);
@@ -158,6 +159,7 @@ impl Supervisor {
                         return leave(control, &name).await;
                     },
                 },
+                Ok(()) = news.changed() => telling.look_early(&sessions.telemetry, Instant::now()),
                 _ = watchdog.tick() => {
                     telling.look(&sessions.telemetry, Instant::now());
                     renewal.look().await;
@@ -168,8 +170,7 @@ impl Supervisor {
         let Sessions { workers, telemetry, mut events, .. } = sessions;
         if stop == Stop::Drain {
             telemetry.session(SessionState::Draining, None, Instant::now());
-            info!(peer = name, within = ?drain, "stopping: no new flows, those there may finish");
-            wind_up(&workers, drain).await;
+            wind_up(&name, &workers, drain).await;
         }
         let parted = workers.await_shutdown(Instant::now() + PART);
         // If control is gone, so is whoever would hear it.
@@ -282,7 +283,8 @@ async fn told_to_stop(stopped: &mut watch::Receiver<Stop>) -> Stop {
 }
 
 /// Lets flows finish, and ends those that are left.
-async fn wind_up(workers: &Workers, drain: Duration) {
+async fn wind_up(name: &str, workers: &Workers, drain: Duration) {
+    info!(peer = name, within = ?drain, "stopping: no new flows, those there may finish");
     if !workers.drain(Instant::now() + drain).await {
         warn!("flows were still busy at the end of the drain time; they end in errors");
     }

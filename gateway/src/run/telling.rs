@@ -101,6 +101,16 @@ impl Telling {
         }
     }
 
+    /// Looks at this machine's two sides early, since the kernel tells of a change.
+    ///
+    /// A LAN without a fault is judged by the workers' word as well, which may be of before.
+    pub(super) fn look_early(&self, telemetry: &Telemetry, now: Instant) {
+        self.wan(telemetry, now);
+        if telemetry.has_lan_fault() {
+            self.lan(telemetry, now);
+        }
+    }
+
     /// Tells of the first flows that failed, and how many others did at the same time. Those that
     /// ended with their session are told of together.
     fn failures(&mut self, telemetry: &Telemetry, now: Instant) {

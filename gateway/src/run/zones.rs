@@ -57,7 +57,7 @@ impl Zones {
         Ok(Self { listen: Some(Listen { name, index, sockets }), peers })
     }
 
-    /// Looks at the interfaces, and moves the sockets to where they are now; about every second.
+    /// Looks at the interfaces, and moves the sockets to where they are now.
     pub(super) fn look(&mut self) {
         self.peers.iter().for_each(|(name, scope)| zone::look(name, scope));
         let Some(Listen { name, index, sockets }) = &mut self.listen else { return };

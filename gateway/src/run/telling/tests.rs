@@ -293,6 +293,33 @@ fn the_lan_interface_is_told_of_by_its_name() {
     assert!(texts[3].contains("no IPv4 address"), "{texts:?}");
 }
 
+/// The workers' word of the interface may be of before the kernel's news.
+#[test]
+fn an_early_look_tells_of_what_the_kernel_says_only() {
+    let (start, telemetry, mut telling) = silent();
+    telemetry.name_lan("eth1");
+    let plane = telemetry.plane();
+    plane.store(&Snapshot { lan_up: 1, ..Snapshot::default() });
+    telling.look_early(&telemetry, start);
+    assert_eq!(kinds(&telemetry), [""; 0]);
+    telemetry.set_lan_fault(Some(Fault::NoCarrier));
+    telling.look_early(&telemetry, start);
+    assert_eq!(kinds(&telemetry), ["lan_down"]);
+    telemetry.set_lan_fault(None);
+    telling.look_early(&telemetry, start);
+    plane.store(&Snapshot { lan_up: 2, ..Snapshot::default() });
+    telling.look(&telemetry, start);
+    assert_eq!(kinds(&telemetry), ["lan_down", "lan_up"]);
+}
+
+/// The kernel's news has it looked at, too.
+#[test]
+fn an_early_look_tells_of_an_address_that_is_gone() {
+    let (start, telemetry) = (Instant::now(), Telemetry::new(Instant::now()));
+    telling("192.0.2.1:14791").look_early(&telemetry, start);
+    assert_eq!(kinds(&telemetry), ["wan_down"]);
+}
+
 /// The LAN is all peers'.
 #[test]
 fn what_is_about_the_lan_names_none_of_several_peers() {
