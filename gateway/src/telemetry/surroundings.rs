@@ -81,6 +81,8 @@ impl Surroundings {
         let name = self.interface.as_deref();
         let why = match (self.fault, name, link) {
             (Some(fault), Some(name), _) => Some(fault.text(name)),
+            // The workers find a second later that it is back.
+            (None, _, 1) if self.lan.unusable().is_some() => return None,
             (_, Some(name), 1) => Some(format!("{name} is gone, down, or without a carrier")),
             (_, None, 1) => Some("the interface is gone, down, or without a carrier".to_owned()),
             (_, _, 0) => return None,

@@ -341,14 +341,16 @@ fn warnings(log: impl FnOnce()) -> Vec<String> {
     crate::logs::written(log).into_iter().filter(|line| line.trim_start().starts_with("WARN")).collect()
 }
 
-/// A carrier that is lost shows first at the workers, and then by its reason.
+/// A carrier that is lost shows first at the workers, and then by its reason. They are the last to
+/// know that it is back.
 #[test]
 fn an_interface_that_is_lost_is_one_warning() {
     let (start, telemetry, mut telling) = silent();
     telemetry.name_lan("eth1");
     let plane = telemetry.plane();
     let warned = warnings(|| {
-        let course = [(2, None), (1, None), (1, Some(Fault::NoCarrier)), (1, Some(Fault::Down)), (2, None)];
+        let (no_carrier, down) = (Some(Fault::NoCarrier), Some(Fault::Down));
+        let course = [(2, None), (1, None), (1, no_carrier), (1, down), (1, None), (2, None)];
         for (second, (lan_up, fault)) in (0..).zip(course) {
             plane.store(&Snapshot { lan_up, ..Snapshot::default() });
             telemetry.set_lan_fault(fault);
