@@ -47,6 +47,8 @@ mod rest;
 mod resume;
 #[path = "pair/service.rs"]
 mod service;
+#[path = "pair/statuses.rs"]
+mod statuses;
 #[path = "pair/stop.rs"]
 mod stop;
 #[path = "pair/take_over.rs"]

@@ -90,8 +90,8 @@ pub struct RelaySpec {
 #[derive(Debug)]
 pub struct Relay {
     handle: Handle,
-    /// By port mapping: everything is dropped.
-    blocked: Arc<[AtomicBool]>,
+    /// By port mapping: everything that comes from side A is dropped, or from side B.
+    blocked: Arc<[[AtomicBool; 2]]>,
     addresses: Vec<(SocketAddr, SocketAddr)>,
     watched: Watched,
 }
@@ -111,7 +111,7 @@ impl Relay {
             let (peers, learns) = ([port.a.peer, port.b.peer], [port.a.learn, port.b.learn]);
             pairs.push(Pair { sockets, peers, learns });
         }
-        let blocked: Arc<[AtomicBool]> = pairs.iter().map(|_| AtomicBool::new(false)).collect();
+        let blocked: Arc<[[AtomicBool; 2]]> = pairs.iter().map(|_| Default::default()).collect();
         let seen = Arc::clone(&blocked);
         let watched = Watched::default();
         let watching = Arc::clone(&watched);
@@ -137,8 +137,14 @@ impl Relay {
 
     /// Drops from now on what comes for port mapping `index` from either side, or no longer.
     pub fn block(&self, index: usize, blocked: bool) {
-        if let Some(port) = self.blocked.get(index) {
-            port.store(blocked, Ordering::Relaxed);
+        self.block_each(index, [blocked; 2]);
+    }
+
+    /// Drops from now on what comes for port mapping `index` from these sides, A and B, and only
+    /// from these.
+    pub fn block_each(&self, index: usize, blocked: [bool; 2]) {
+        for (side, blocked) in self.blocked.get(index).into_iter().flatten().zip(blocked) {
+            side.store(blocked, Ordering::Relaxed);
         }
     }
 
@@ -181,7 +187,7 @@ struct Pair {
 /// The state that the thread owns.
 struct Worker {
     pairs: Vec<Pair>,
-    blocked: Arc<[AtomicBool]>,
+    blocked: Arc<[[AtomicBool; 2]]>,
     watched: Watched,
     core: Core,
     inbox: Inbox,
@@ -191,7 +197,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(pairs: Vec<Pair>, blocked: Arc<[AtomicBool]>, core: Core) -> Self {
+    fn new(pairs: Vec<Pair>, blocked: Arc<[[AtomicBool; 2]]>, core: Core) -> Self {
         let ready = vec![true; 2 * pairs.len()];
         let watched = Watched::default();
         Self { pairs, blocked, watched, core, inbox: Inbox::new(), outbox: Outbox::new(), ready }
@@ -219,7 +225,8 @@ impl Worker {
 
     /// Receives what side `side` of a port sent; true if there may be more.
     fn intake(&mut self, port: usize, side: usize) -> io::Result<bool> {
-        let is_blocked = self.blocked.get(port).is_some_and(|blocked| blocked.load(Ordering::Relaxed));
+        let blocked = self.blocked.get(port).and_then(|sides| sides.get(side));
+        let is_blocked = blocked.is_some_and(|blocked| blocked.load(Ordering::Relaxed));
         let Self { pairs, core: Core { links, stats, .. }, inbox, watched, .. } = self;
         let (Some(pair), Some(links), Some(stats)) =
             (pairs.get_mut(port), links.get_mut(side), stats.get_mut(side))

@@ -347,6 +347,11 @@ impl Testbed {
         self.relay.block(BULK_PORT, blocked);
     }
 
+    /// Drops the bulk data of these sites, A and B, and only of these.
+    pub fn block_bulk_from(&self, blocked: [bool; 2]) {
+        self.relay.block_each(BULK_PORT, blocked);
+    }
+
     /// Compares from now on the headers of all bulk datagrams that either gateway sends.
     pub fn watch_nonces(&self) {
         self.relay.watch_nonces(BULK_PORT);
