@@ -122,6 +122,37 @@ fn a_certificate_is_revoked_while_the_clock_is_wrong() {
     pair.testbed.stop().unwrap();
 }
 
+/// A machine without a battery for its clock begins in another year, and its network tells the time
+/// later.
+#[test]
+fn a_gateway_starts_before_the_clock_is_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let time = folder.path().join("time");
+    let set = |ahead: i64| fs::write(&time, format!("{ahead:+}")).unwrap();
+    let binary = env!("CARGO_BIN_EXE_longhaul");
+    let only_a = format!("case \"$*\" in\ngateway*a.toml*)\n{}\nesac\nexec {binary} \"$@\"\n", follow(&time));
+    let program = script(folder.path(), &only_a);
+    set(0);
+    let mut pair = Pair::start_otherwise(1, |plan| plan.program = program);
+    pair.testbed.stop_one(Site::A).unwrap();
+    set(until(1971));
+    pair.testbed.restart(Site::A).unwrap();
+    wait_until("nobody says that it is the clock", &|| {
+        let status: Result<Status, _> = pair.testbed.status(Site::A);
+        status.is_ok_and(|status| status.session.last_error.is_some_and(|error| error.contains("clock")))
+    });
+    let admin = pair.testbed.admin(Site::A).to_string();
+    let shown = longhaul_that_ends_with(3, &["status", "--admin", &admin]);
+    assert!(shown.contains("last error: ") && shown.contains("clock"), "{shown}");
+    longhaul_that_ends_with(3, &["healthy", "--admin", &admin]);
+    let log = fs::read_to_string(pair.testbed.folder().join("a.log")).unwrap();
+    assert!(log.contains("set this machine's clock"), "{log}");
+    set(0);
+    pair.testbed.wait_for_session(&|| false).unwrap();
+    pair.complete_transfer(20);
+    pair.testbed.stop().unwrap();
+}
+
 fn noticed(pair: &Pair, site: Site) -> u64 {
     pair.counted(site, "longhaul_clock_sets_total", |_| true)
 }
