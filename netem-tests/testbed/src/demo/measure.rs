@@ -30,16 +30,14 @@ pub(super) struct Hosts {
 pub(super) struct Ran {
     client: Report,
     server: Report,
-    /// Payload that crossed the link, warm-up and the reading back at the end included.
-    payload: u64,
+    /// Payload of completed messages, those of the warm-up included.
+    carried: u64,
 }
 
 impl Hosts {
     /// Runs the workload to its end.
     pub(super) fn run(self, progress: &Progress, interrupted: &dyn Fn() -> bool) -> Result<Ran, DemoError> {
         let Self { bound: [a, b], gateways: [to_a, to_b], ips: [ip_a, ip_b], workload } = self;
-        // Every buffer is written to within moments, and read back in the end.
-        let read_back = u64::from(workload.qps) * u64::from(workload.depth) * u64::from(workload.message);
         let config = |bound: &Bound, gateway, ip, remote_ip, role| {
             let workload = workload.clone();
             bound.address().map(|bind| EndpointConfig { bind, gateway, ip, remote_ip, role, workload })
@@ -58,7 +56,7 @@ impl Hosts {
         }
         let client = client.join()?;
         std::thread::sleep(SETTLE);
-        Ok(Ran { client, server: server.stop()?, payload: seen.bytes.load(Relaxed) + read_back })
+        Ok(Ran { client, server: server.stop()?, carried: seen.bytes.load(Relaxed) })
     }
 }
 
@@ -130,6 +128,7 @@ pub(super) struct Measured {
     pub(super) client: Report,
     server: Report,
     pub(super) wire: Wire,
+    /// Payload that crossed the link, warm-up and the reading back at the end included.
     payload: u64,
 }
 
@@ -142,7 +141,9 @@ impl Measured {
     }
 
     pub(super) fn carried(ran: Ran, wire: Wire) -> Self {
-        let Ran { client, server, payload } = ran;
+        let Ran { client, server, carried } = ran;
+        // Buffers that nothing was written to are not read back: few messages leave many of them.
+        let payload = carried + client.read_back;
         Self { client, server, wire, payload }
     }
 
@@ -168,5 +169,54 @@ impl Measured {
     /// Completion time in milliseconds.
     pub(super) fn completion(&self, quantile: f64) -> f64 {
         self.client.latency.value_at_quantile(quantile) as f64 / 1e6
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_ip;
+    use crate::hostio::{Limit, Mix};
+    use link_emulator::{Port, Relay, RelaySpec, Side};
+
+    /// On a loaded machine few messages complete, and few buffers are written to.
+    #[test]
+    fn few_messages_have_no_less_than_their_payload_on_the_link() {
+        let loopback = ([127, 0, 0, 1], 0).into();
+        let bound = [Bound::new(loopback).unwrap(), Bound::new(loopback).unwrap()];
+        let sides = bound.each_ref().map(|host| Side {
+            listen: loopback,
+            peer: Some(host.address().unwrap()),
+            learn: false,
+        });
+        let [a, b] = sides;
+        let link = "delay 1ms".parse().unwrap();
+        let spec = RelaySpec { ports: vec![Port { a, b }], lanes: 1, a_to_b: link, b_to_a: link, seed: 1 };
+        let relay = Relay::start(&spec).unwrap();
+        let (for_a, for_b) = relay.addresses(0).unwrap();
+        let hosts = Hosts {
+            bound,
+            gateways: [for_a, for_b],
+            ips: [host_ip(Site::A, 1), host_ip(Site::B, 1)],
+            workload: Workload {
+                qps: 4,
+                mix: Mix { send: 1, read: 1, ..Mix::WRITE },
+                message: 65536,
+                depth: 8,
+                limit: Limit::Messages(4),
+                warmup: Duration::ZERO,
+                patience: Duration::from_secs(30),
+                verify: true,
+                ..Workload::default()
+            },
+        };
+        let ran = hosts.run(&Progress::new(1), &|| false).unwrap();
+        let measured = Measured::plain(ran, Wire::of_link(&relay.stop().unwrap(), 0));
+        assert!(measured.is_clean(), "{}", measured.trouble());
+        let written = measured.client.read_back / 65536;
+        assert!((1..16).contains(&written), "{written}");
+        // Headers and ACKs, and perhaps a packet that the kernel dropped.
+        let overhead = measured.overhead();
+        assert!((0.0..0.3).contains(&overhead), "{overhead}");
     }
 }

@@ -222,6 +222,7 @@ impl Client {
         let sequence = lane.completed;
         lane.completed += 1;
         if *phase == Phase::ReadBack {
+            tally.read_back += u64::from(completion.byte_len);
             let right = lane
                 .reading
                 .pop_front()

@@ -107,6 +107,8 @@ pub struct Report {
     pub messages: u64,
     /// Their payload bytes.
     pub bytes: u64,
+    /// Payload bytes that were read back at the end, with [`Workload::verify`] (server: 0).
+    pub read_back: u64,
     /// From the end of the warm-up to the last completion counted.
     pub elapsed: Duration,
     /// Nanoseconds from posting to completion (empty at the server).
@@ -392,6 +394,7 @@ impl Runner {
         Report {
             messages: tally.messages,
             bytes: tally.bytes,
+            read_back: tally.read_back,
             elapsed: tally.elapsed,
             latency: tally.latency,
             timeline: tally.timeline,
@@ -432,6 +435,7 @@ impl Timers {
 struct Tally {
     messages: u64,
     bytes: u64,
+    read_back: u64,
     elapsed: Duration,
     latency: Histogram<u64>,
     timeline: Vec<Span>,
@@ -450,6 +454,7 @@ impl Tally {
         Ok(Self {
             messages: 0,
             bytes: 0,
+            read_back: 0,
             elapsed: Duration::ZERO,
             latency,
             timeline: Vec::new(),
