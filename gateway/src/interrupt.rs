@@ -19,6 +19,15 @@ const INTERRUPTED: i32 = 130;
 /// # Errors
 /// The system refuses a handler.
 pub fn watch(runtime: &Runtime, further: &[SignalKind]) -> io::Result<Arc<AtomicBool>> {
+    watch_before(runtime, further, || ())
+}
+
+/// Watches as [`watch`] does. The second signal has `at_last` done before the end, which that
+/// holds up.
+///
+/// # Errors
+/// The system refuses a handler.
+pub fn watch_before(runtime: &Runtime, further: &[SignalKind], at_last: fn()) -> io::Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let _guard = runtime.enter();
     for kind in [SignalKind::interrupt(), SignalKind::terminate()].iter().chain(further) {
@@ -26,6 +35,7 @@ pub fn watch(runtime: &Runtime, further: &[SignalKind]) -> io::Result<Arc<Atomic
         runtime.spawn(async move {
             while signals.recv().await.is_some() {
                 if seen.swap(true, Ordering::Release) {
+                    at_last();
                     exit(INTERRUPTED);
                 }
             }

@@ -6,10 +6,14 @@ mod tests;
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
@@ -21,6 +25,8 @@ use crate::events::{Event, Events};
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How long a key may wait for the screen.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a second signal waits for a terminal to take its last bytes.
+const GIVE_BACK: Duration = Duration::from_millis(500);
 /// Flows that a screen has room for at most.
 const FLOWS: usize = 64;
 /// The same for events.
@@ -99,6 +105,22 @@ pub fn run(runtime: &Runtime, mut admin: Endpoint, is_over: &AtomicBool) -> io::
     asking.abort();
     ratatui::try_restore()?;
     outcome
+}
+
+/// Gives the terminal back as it was, while [`run`] may still draw. A terminal that takes nothing
+/// more, as one over a dead connection does, gets its modes and no longer a screen.
+pub fn give_back() {
+    let (done, ended) = mpsc::channel::<()>();
+    let restoring = thread::Builder::new().spawn(move || {
+        ratatui::restore();
+        // Whoever draws the screen shows it again at a common end.
+        let _ = execute!(io::stdout(), Show);
+        drop(done);
+    });
+    if restoring.is_ok() {
+        // It ends by the sender's end, or not in time.
+        let _ = ended.recv_timeout(GIVE_BACK);
+    }
 }
 
 fn show(

@@ -22,9 +22,9 @@ impl TopArgs {
             return Err(unusable("longhaul: top needs a terminal; `longhaul status` shows the same once"));
         }
         let runtime = runtime()?;
-        // Whichever ends it, the terminal is given back as it was. A second one may come too soon.
+        // Whichever ends it, the terminal is given back as it was.
         let further = [SignalKind::hangup(), SignalKind::quit()];
-        let interrupted = interrupt::watch(&runtime, &further).map_err(failed)?;
+        let interrupted = interrupt::watch_before(&runtime, &further, top::give_back).map_err(failed)?;
         top::run(&runtime, self.admin.endpoint()?, &interrupted).map_err(failed)
     }
 }
