@@ -315,6 +315,29 @@ mod tests {
         assert_eq!((look(&any), look(&named)), (None, None));
     }
 
+    /// A rename while the gateway runs, as udev does late in a boot.
+    #[test]
+    fn an_interface_that_is_renamed_is_gone_until_it_has_its_name_again() {
+        let ns = Ns::new();
+        let lan = lan("", "10.0.1.0/24");
+        let look = |interface| ns.run(|| look(&lan, interface).unwrap());
+        ns.ip("link add v0 type veth peer name g0");
+        ns.ip("addr add 10.0.0.254/24 dev v0");
+        for interface in ["g0", "v0"] {
+            ns.ip(&format!("link set {interface} up"));
+        }
+        ns.settle("v0");
+        assert_eq!(look("v0"), None);
+        for (from, to) in [("v0", "x0"), ("x0", "v0")] {
+            // Older kernels rename no interface that is up.
+            ns.ip(&format!("link set {from} down"));
+            ns.ip(&format!("link set {from} name {to}"));
+            ns.ip(&format!("link set {to} up"));
+            ns.settle(to);
+            assert_eq!((look(from), look(to)), (Some(Fault::Gone), None));
+        }
+    }
+
     #[test]
     fn an_address_that_another_machine_has_is_none() {
         let site = Site::new(1500);
