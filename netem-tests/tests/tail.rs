@@ -20,8 +20,10 @@ const RTT: Duration = Duration::from_millis(25);
 const MESSAGE: u32 = 64 << 10;
 const FLOWS: usize = 64;
 const MESSAGES: usize = 40;
-/// While the path's MTU is still looked for.
-const FIRST: usize = 8;
+/// While the MTU of the path is looked for, and until the host has moved to the groups of those
+/// that were answered, 0.5 s after its first answer. One message of every fifth flow takes a third
+/// longer then, once.
+const FIRST: usize = 16;
 
 /// One message after the other on each of the flows, over packets of `mtu` bytes of which such a
 /// share is lost each way; the times, in order.
@@ -48,15 +50,14 @@ fn times(seed: u64, mtu: usize, loss: &str) -> Vec<Duration> {
 #[test]
 fn a_loss_is_one_messages() {
     let link_time = Duration::from_secs(1) * MESSAGE * 8 * FLOWS as u32 / RATE as u32;
-    for seed in [1, 2, 3] {
-        let times = times(seed, 9000, "0.1%");
-        assert_eq!(times.len(), FLOWS * (MESSAGES - FIRST));
-        let p99 = times[times.len() * 99 / 100];
-        assert!(
-            p99 < link_time * 105 / 100,
-            "seed {seed}: {p99:?}, where the link takes {link_time:?} for all"
-        );
-    }
+    // Of one run's messages some 17 lose a packet, give or take 4, and a hundredth are 20.
+    let mut times: Vec<_> = (1..=10).flat_map(|seed| times(seed, 9000, "0.1%")).collect();
+    assert_eq!(times.len(), 10 * FLOWS * (MESSAGES - FIRST));
+    times.sort();
+    let p99 = times[times.len() * 99 / 100];
+    let late = times.iter().filter(|time| **time >= link_time * 105 / 100).count();
+    println!("{late} of {} lose a packet", times.len());
+    assert!(p99 < link_time * 105 / 100, "{p99:?}, where the link takes {link_time:?} for all; {late} late");
 }
 
 /// Where nothing is lost all messages take as long as the link's share for all of them, and no
