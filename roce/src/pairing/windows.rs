@@ -23,7 +23,7 @@ pub(super) struct Question {
     pub(super) state: State,
     /// All that was asked, or is to be, and what lies between.
     pub(super) span: Span,
-    /// The PSNs among them that were asked about. Read from a snapshot, they are not known.
+    /// The PSNs among them that were asked about. Read from a snapshot, all are taken for that.
     #[serde(skip)]
     pub(super) asked: Asked,
     /// When the first of it was sent, and the last.
