@@ -112,17 +112,23 @@ fn a_member_dies_and_returns_and_its_hosts_go_on() {
     }
 }
 
+/// A world with loss, whose routers choose a way for each host or, by odd seeds, for each packet.
+fn about_to_upgrade(seed: u64) -> World {
+    let mut world = retaining(seed, 4 << 20);
+    world.loss = world.rng.random_range(0..15);
+    if seed % 2 == 0 {
+        world.route();
+    }
+    world.run(Duration::from_secs(1));
+    world
+}
+
 /// Other processes take the members' places, one after the other and then several at once, while
 /// messages of many packets are under way: no flow ends. No pair moves while one is replaced.
 #[test]
 fn members_are_upgraded_and_no_flow_ends() {
     for seed in seeds(0..3) {
-        let mut world = retaining(seed, 4 << 20);
-        world.loss = world.rng.random_range(0..15);
-        if seed % 2 == 0 {
-            world.route();
-        }
-        world.run(Duration::from_secs(1));
+        let mut world = about_to_upgrade(seed);
         for round in 0..3 * ALL {
             let node = round % ALL;
             // Counts begin anew with a process.
@@ -146,12 +152,7 @@ fn members_are_upgraded_and_no_flow_ends() {
 #[test]
 fn two_members_are_upgraded_at_once_and_no_flow_ends() {
     for seed in seeds(0..3) {
-        let mut world = retaining(seed, 4 << 20);
-        world.loss = world.rng.random_range(0..15);
-        if seed % 2 == 0 {
-            world.route();
-        }
-        world.run(Duration::from_secs(1));
+        let mut world = about_to_upgrade(seed);
         for round in 0..6 {
             let one = world.rng.random_range(0..ALL);
             let other = (one + world.rng.random_range(1..ALL)) % ALL;
