@@ -116,7 +116,7 @@ fn a_member_dies_and_returns_and_its_hosts_go_on() {
 fn about_to_upgrade(seed: u64) -> World {
     let mut world = retaining(seed, 4 << 20);
     world.loss = world.rng.random_range(0..15);
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         world.route();
     }
     world.run(Duration::from_secs(1));
