@@ -58,6 +58,11 @@ impl<K: Copy + Eq + Hash, V: Copy> Lookup<K, V> {
         Some(found)
     }
 
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         self.latest.set(None);
         self.map.insert(key, value)

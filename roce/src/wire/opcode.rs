@@ -109,6 +109,21 @@ pub(super) enum Body {
     Exact(usize),
 }
 
+/// Codes that a BTH can hold.
+const CODES: usize = 256;
+
+/// A table of one property by code: read at each packet, and a load is cheaper than a jump.
+#[expect(clippy::indexing_slicing, reason = "the compiler computes it")]
+const fn by_code<T: Copy, const N: usize>(known: [(u8, T); N], reserved: T) -> [T; CODES] {
+    let mut table = [reserved; CODES];
+    let mut at = 0;
+    while at < N {
+        table[known[at].0 as usize] = known[at].1;
+        at += 1;
+    }
+    table
+}
+
 /// One table row per opcode; all properties are read from it.
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $code:literal: $transport:ident $kind:ident $place:ident $layout:ident $body:expr;)*) => {
@@ -142,14 +157,18 @@ macro_rules! opcodes {
 
             /// Returns the operation that the packet is part of.
             #[inline]
+            #[expect(clippy::indexing_slicing, reason = "a code is a byte")]
             pub const fn kind(self) -> Kind {
-                match self { $(Opcode::$name => Kind::$kind),* }
+                const KINDS: [Kind; CODES] = by_code([$(($code, Kind::$kind)),*], Kind::Send);
+                KINDS[self as usize]
             }
 
             /// Where in its message the packet stands.
             #[inline]
+            #[expect(clippy::indexing_slicing, reason = "a code is a byte")]
             pub const fn place(self) -> Place {
-                match self { $(Opcode::$name => Place::$place),* }
+                const PLACES: [Place; CODES] = by_code([$(($code, Place::$place)),*], Place::Only);
+                PLACES[self as usize]
             }
 
             /// The extension headers.

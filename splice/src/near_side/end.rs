@@ -144,6 +144,10 @@ impl NearSide {
 
     /// Returns true if the far half is gone with its process, so that only a new flow gets on.
     pub(super) fn is_stranded(&self, slot: NearKey) -> bool {
+        // Each number is a flow's, so as many of both leave none without.
+        if self.by_id.len() >= self.flows.len() {
+            return false;
+        }
         let flow = self.flows.get(slot);
         flow.is_some_and(|flow| !flow.near.is_failed() && self.by_id.get(&flow.id) != Some(slot))
     }

@@ -282,7 +282,7 @@ impl Targets {
     fn limit(&self, places: &Places, bytes: usize, total_buffer: usize, now: Instant) -> usize {
         let Some((share, target)) = self.both(places.target) else { return 0 };
         let is_short = target.hungry > 0 || target.reserved_until.is_some_and(|until| now < until);
-        let own = match places.unheard {
+        let own = || match places.unheard {
             None => soft_limit(total_buffer) / (target.contenders.max(1) * share.contending.max(1)),
             // What is left of its host's part of what gives way to nobody.
             Some(_) => {
@@ -290,7 +290,7 @@ impl Targets {
                 part.saturating_sub(share.unheard) + places.counted as usize
             }
         };
-        if is_short && bytes > own.max(MAX_PACKET) {
+        if is_short && bytes > own().max(MAX_PACKET) {
             short_limit(total_buffer)
         } else {
             hard_limit(total_buffer)
