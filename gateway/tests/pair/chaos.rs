@@ -198,7 +198,7 @@ fn used(pair: &Pair, site: Site) -> [u64; 2] {
 }
 
 /// The program of both gateways, whose clocks can be set: a's log goes to a pipe, b's to the small
-/// disk.
+/// disk. A pipe without a reader would hold up whoever opens it to write alone.
 fn program(folder: &Path, pipe: &Path, disk: &Path) -> PathBuf {
     let binary = env!("CARGO_BIN_EXE_longhaul");
     let (log, time) = (disk.join("log"), folder.join("time"));
@@ -209,7 +209,7 @@ fn program(folder: &Path, pipe: &Path, disk: &Path) -> PathBuf {
          gateway*)\n\
          {clock};;\nesac\n\
          case \"$*\" in\n\
-         gateway*a.toml) LONGHAUL_LOG=trace exec {binary} \"$@\" 2>> {pipe};;\n\
+         gateway*a.toml) exec 3<> {pipe} 2>> {pipe} 3>&-; LONGHAUL_LOG=trace exec {binary} \"$@\";;\n\
          gateway*b.toml) exec {binary} \"$@\" 2>> {log};;\n\
          *) exec {binary} \"$@\";;\nesac\n"
     );
@@ -237,6 +237,10 @@ struct World {
     time: PathBuf,
     /// The folder of b's log, a small disk.
     disk: PathBuf,
+    program: PathBuf,
+    told: Told,
+    /// Lines of logs that processes have lost which are gone, of either gateway.
+    lost: [u64; 2],
     round: u64,
 }
 
@@ -437,9 +441,47 @@ impl World {
         self.pair.testbed.write_policy("[[class]]\nname = \"default\"\nscheme = \"sr\"\n").unwrap();
     }
 
+    /// Takes what a gateway's process has to tell, which may be its last chance.
+    fn hear(&mut self, at: usize) {
+        self.told.note(at, &self.pair.testbed.fetch(SITES[at], "/events").unwrap());
+    }
+
+    /// The process of a gateway is about to be another one.
+    fn leave(&mut self, at: usize) {
+        self.hear(at);
+        self.told.begin_anew(at);
+        self.lost[at] += lost(&self.pair, SITES[at]);
+    }
+
+    /// Other processes take the gateways' places.
+    fn upgrade(&mut self) {
+        for (at, site) in SITES.into_iter().enumerate() {
+            self.leave(at);
+            let program = self.program.clone();
+            assert!(self.pair.testbed.upgrade(site, &program, PATIENCE).unwrap(), "{site:?}");
+            self.pair.testbed.wait_for_session(&|| false).unwrap();
+            // Whoever is killed before he has taken over.
+            let socket = self.pair.testbed.folder().join(["a.sock", "b.sock"][at]);
+            drop(gateway::upgrade::Heir::connect(&socket).unwrap());
+            wait_until("nobody says so", &|| self.pair.says(site, "\"upgrade_failed\""));
+        }
+    }
+
+    /// The gateways' processes are killed, one after the other, and start again.
+    fn kill(&mut self) {
+        for (at, site) in SITES.into_iter().enumerate() {
+            // A gateway writes down what it would tell a restarted peer about ten times a second.
+            pause(300);
+            self.leave(at);
+            self.pair.testbed.kill(site).unwrap();
+            self.pair.testbed.restart(site).unwrap();
+            self.pair.testbed.wait_for_session(&|| false).unwrap();
+        }
+    }
+
     /// Does the next bad thing. The log is read in some rounds only, and stalls in the others.
     fn next(&mut self) {
-        let deeds: [fn(&mut Self); 16] = [
+        let deeds: [fn(&mut Self); 18] = [
             Self::nobody,
             Self::overload,
             Self::cut,
@@ -452,10 +494,12 @@ impl World {
             Self::reloads,
             Self::address,
             Self::full_disk,
+            Self::upgrade,
             Self::control,
             Self::mistake,
             Self::identity,
             Self::thief,
+            Self::kill,
         ];
         deeds[self.round as usize % deeds.len()](self);
         self.round += 1;
@@ -474,14 +518,18 @@ fn inside() {
     let fifo = Fifo::new(folder.path());
     let disk = PathBuf::from(std::env::var_os(DISK).unwrap());
     let program = program(folder.path(), &fifo.path, &disk);
-    let (mut pair, hosts) = start_on_interfaces(3, |plan| plan.program = program);
-    let mut told = Told::start(SITES.map(|site| pair.testbed.admin(site)));
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (mut pair, hosts) = start_on_interfaces(3, |plan| {
+        plan.program.clone_from(&program);
+        plan.retention = Some(memory.path().to_owned());
+    });
+    let told = Told::start(SITES.map(|site| pair.testbed.admin(site)));
     pair.complete_transfer(40);
     let transfers: Vec<_> =
         (0..2).map(|_| pair.transfer(Limit::Time(Duration::from_secs(seconds)))).collect();
     let is_over = AtomicBool::new(false);
     let time = folder.path().join("time");
-    let mut world = World { pair, hosts, fifo, time, disk, round: 0 };
+    let mut world = World { pair, hosts, fifo, time, disk, program, told, lost: [0; 2], round: 0 };
     let mut samples: Vec<[[u64; 2]; 2]> = Vec::new();
     std::thread::scope(|scope| {
         let is_over = &is_over;
@@ -496,9 +544,7 @@ fn inside() {
         let begun = Instant::now();
         while !is_over.load(Ordering::Relaxed) {
             world.next();
-            for (at, site) in SITES.into_iter().enumerate() {
-                told.note(at, &world.pair.testbed.fetch(site, "/events").unwrap());
-            }
+            (0..2).for_each(|at| world.hear(at));
             samples.push(SITES.map(|site| used(&world.pair, site)));
             // From the middle on nobody reads the log of a.
             if begun.elapsed() > Duration::from_secs(seconds / 2) {
@@ -513,11 +559,11 @@ fn inside() {
         }
         println!("{} rounds", world.round);
     });
-    for site in SITES {
-        assert!(lost(&world.pair, site) > 0, "{site:?}: every sink has failed at times");
+    for (site, before) in SITES.into_iter().zip(world.lost) {
+        assert!(before + lost(&world.pair, site) > 0, "{site:?}: every sink has failed at times");
     }
     judge_use(&samples);
-    told.judge(&std::fs::read_to_string(world.disk.join("log")).unwrap());
+    world.told.judge(&std::fs::read_to_string(world.disk.join("log")).unwrap());
     world.pair.testbed.stop().unwrap();
 }
 
