@@ -204,6 +204,22 @@ fn crowds_that_went_wrong_once_hold() {
     }
 }
 
+/// Switches of both LANs mark nearly every third packet that may be marked, and NICs with DCQCN
+/// notify gateways as they would notify requesters.
+#[test]
+fn crowds_whose_switches_mark_are_told_only_what_is_true() {
+    let mut notified = 0;
+    for seed in 0..200 {
+        let crowd = Crowd { marks: [0.3; 2], ..Crowd::draw(seed) };
+        let outcome = play(crowd, Route::Gateways).unwrap();
+        let flaws: Vec<_> = outcome.flaws.iter().filter(|flaw| !flaw.excused).collect();
+        assert!(flaws.is_empty(), "seed {seed}: {flaws:?}");
+        notified += outcome.notified;
+    }
+    println!("{notified} notifications");
+    assert!(notified > 1000, "{notified}");
+}
+
 /// The judge and the NICs are right by themselves: over plain routing, with losses and all, nothing
 /// is wrong that nobody excuses.
 #[test]

@@ -33,7 +33,7 @@ pub use qp::Standing;
 use requester::Outgoing;
 use responder::Receive;
 use roce::ip::{Addressing, Datagram};
-use roce::wire::{Bth, Opcode, Packet, Psn, Qpn, Repr};
+use roce::wire::{Bth, Ext, Opcode, Packet, Psn, Qpn, Repr};
 pub use types::{
     Access, Completion, HostError, HostStats, Operation, QpConfig, Remote, RemoteAddr, Sge, Status, Work,
     verbs_timeout,
@@ -44,6 +44,8 @@ pub const MAX_PACKET: usize = 40 + 8 + 12 + 28 + 4096 + 4;
 
 /// Longest BTH..padding a host sends.
 const MAX_TRANSPORT: usize = 12 + 28 + 4096;
+/// Congestion experienced (RFC 3168).
+const CE: u8 = 3;
 
 /// One RDMA host: an address, registered memory, queue pairs and one completion queue.
 ///
@@ -325,6 +327,9 @@ impl Host {
             self.stats.unmatched += 1;
             return;
         }
+        if datagram.addressing.tclass & CE == CE {
+            qp.marked(now);
+        }
         qp.handle(&packet, &mut self.memory, now, &mut self.stats);
         qp.collect(&mut self.completions, &mut self.executed);
         self.enqueue(index);
@@ -340,6 +345,14 @@ impl Host {
             let index = self.ready.pop_front()?;
             let qp = self.qps.get_mut(index)?;
             qp.queued = false;
+            if let Some(addressing) = qp.notification() {
+                let to = qp.remote_qpn();
+                self.enqueue(index);
+                self.stats.packets_out += 1;
+                self.stats.cnps_out += 1;
+                self.sender = self.number(index);
+                return self.emit_cnp(&addressing, to, out);
+            }
             let Some(outgoing) = qp.poll(now, &mut self.stats) else {
                 continue;
             };
@@ -353,7 +366,7 @@ impl Host {
             self.enqueue(index);
             if let Some(len) = self.emit(&addressing, bth, &outgoing, out) {
                 self.stats.packets_out += 1;
-                self.sender = Qpn::new(self.first_qpn + u32::try_from(index).unwrap_or(0));
+                self.sender = self.number(index);
                 return Some(len);
             }
             // The region was deregistered while in use.
@@ -396,6 +409,13 @@ impl Host {
         }
     }
 
+    fn emit_cnp(&mut self, addressing: &Addressing, to: Qpn, out: &mut [u8]) -> Option<usize> {
+        let bth = Bth { becn: true, ..Bth::new(Opcode::Cnp, to, Psn::new(0)) };
+        let len = Repr { bth, ext: Ext::None, payload: &[0; 16] }.emit(&mut self.scratch).ok()?;
+        self.ident = self.ident.checked_add(1).unwrap_or(1);
+        roce::ip::emit(addressing, self.ident, self.scratch.get(..len)?, out).ok()
+    }
+
     fn emit(
         &mut self,
         addressing: &Addressing,
@@ -421,6 +441,10 @@ impl Host {
             qp.queued = true;
             self.ready.push_back(index);
         }
+    }
+
+    fn number(&self, index: usize) -> Qpn {
+        Qpn::new(self.first_qpn + u32::try_from(index).unwrap_or(0))
     }
 
     fn index(&self, qpn: Qpn) -> Result<usize, HostError> {

@@ -1,5 +1,5 @@
-//! A queue pair's pace after congestion notifications: DCQCN reduced to what it means to those who
-//! send them.
+//! A queue pair's pace after congestion notifications, and those that it sends: DCQCN reduced to
+//! what it means to the other side.
 
 use std::time::{Duration, Instant};
 
@@ -45,5 +45,33 @@ impl Pace {
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
         self.held_until = self.held_until.filter(|until| *until > now);
+    }
+}
+
+/// DCQCN's notification point (SIGCOMM 2015, 3.1): marked packets are told to their sender.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Notifier {
+    told: Option<Instant>,
+    is_due: bool,
+}
+
+/// The least time between two notifications of a queue pair.
+const SPACING: Duration = Duration::from_micros(50);
+
+impl Notifier {
+    /// A marked packet has come.
+    pub(super) fn marked(&mut self, now: Instant) {
+        if self.told.is_none_or(|told| told + SPACING <= now) {
+            (self.told, self.is_due) = (Some(now), true);
+        }
+    }
+
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// Returns true if a notification is to be sent now.
+    pub(super) fn take(&mut self) -> bool {
+        std::mem::take(&mut self.is_due)
     }
 }

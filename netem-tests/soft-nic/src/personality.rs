@@ -27,8 +27,9 @@ pub struct Personality {
     pub credits: bool,
     /// MigReq in every packet: path migration's state at rest.
     pub migreq: bool,
-    /// A congestion notification halves its rate.
-    pub heeds_cnps: bool,
+    /// DCQCN: its packets may be marked, a marked one is told to its sender, and being told halves
+    /// its rate.
+    pub dcqcn: bool,
     /// A gap in READ responses restarts the READ at once.
     pub restart_reads_on_gap: bool,
 }
@@ -128,7 +129,7 @@ impl Personality {
         window: 128,
         credits: false,
         migreq: false,
-        heeds_cnps: false,
+        dcqcn: false,
         restart_reads_on_gap: false,
     };
 
@@ -142,7 +143,7 @@ impl Personality {
         window: Self::NO_WINDOW,
         credits: true,
         migreq: true,
-        heeds_cnps: true,
+        dcqcn: true,
         restart_reads_on_gap: true,
         ..Self::SOFT_ROCE
     };
@@ -175,7 +176,7 @@ impl Personality {
         acks: AckPolicy::Late(Duration::from_micros(30)),
         duplicates: DuplicateAck::Newest,
         window: 256,
-        heeds_cnps: true,
+        dcqcn: true,
         restart_reads_on_gap: true,
         ..Self::SOFT_ROCE
     };
@@ -187,7 +188,7 @@ impl Personality {
         acks: AckPolicy::Each,
         duplicates: DuplicateAck::Newest,
         window: 1024,
-        heeds_cnps: true,
+        dcqcn: true,
         restart_reads_on_gap: true,
         ..Self::SOFT_ROCE
     };
@@ -199,7 +200,7 @@ impl Personality {
         acks: AckPolicy::Coalesced(Duration::from_micros(60)),
         duplicates: DuplicateAck::Newest,
         window: 256,
-        heeds_cnps: true,
+        dcqcn: true,
         restart_reads_on_gap: true,
         ..Self::SOFT_ROCE
     };

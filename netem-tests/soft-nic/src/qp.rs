@@ -8,7 +8,7 @@ use roce::ip::Addressing;
 use roce::wire::{Ext, Kind, Nak, Packet, Psn, Qpn, Syndrome};
 
 use super::memory::Memory;
-use super::pace::Pace;
+use super::pace::{Notifier, Pace};
 use super::requester::{Outcome, Outgoing, Requester};
 use super::responder::{self, Receive, Responder};
 use super::types::{Completion, HostError, HostStats, Operation, QpConfig, Remote, Sge, Status, Work};
@@ -33,6 +33,11 @@ pub struct Standing {
     pub outstanding: u32,
 }
 
+/// ECN-capable (RFC 3168).
+const ECT_0: u8 = 2;
+/// mlx5 sends notifications with DSCP 48 (`cnp_dscp`).
+const CNP_TCLASS: u8 = 48 << 2;
+
 #[derive(Debug)]
 pub(super) struct QueuePair {
     qpn: Qpn,
@@ -52,6 +57,7 @@ pub(super) struct QueuePair {
     /// It has heard from its peer since it was connected.
     heard: bool,
     pace: Pace,
+    notifier: Notifier,
     watched: bool,
     /// In the host's ready queue.
     pub(super) queued: bool,
@@ -68,7 +74,7 @@ impl QueuePair {
                 src: unspecified,
                 dst: unspecified,
                 src_port: 0,
-                tclass: config.tclass,
+                tclass: config.tclass | if config.personality.dcqcn { ECT_0 } else { 0 },
                 ttl: config.ttl,
             },
             remote: None,
@@ -80,6 +86,7 @@ impl QueuePair {
             sent: 0,
             heard: false,
             pace: Pace::default(),
+            notifier: Notifier::default(),
             watched,
             queued: false,
         }
@@ -101,7 +108,8 @@ impl QueuePair {
         self.requester.done = done;
         self.addressing.src = ip;
         self.addressing.dst = remote.ip;
-        (self.sent, self.heard, self.pace) = (0, false, Pace::default());
+        (self.sent, self.heard) = (0, false);
+        (self.pace, self.notifier) = (Pace::default(), Notifier::default());
         self.remote = Some(remote);
         self.state = State::Ready;
     }
@@ -124,9 +132,22 @@ impl QueuePair {
         self.addressing
     }
 
+    /// A packet came that a switch has marked.
+    pub(super) fn marked(&mut self, now: Instant) {
+        if self.config.personality.dcqcn {
+            self.notifier.marked(now);
+        }
+    }
+
+    /// The addresses of a notification that is to be sent now.
+    pub(super) fn notification(&mut self) -> Option<Addressing> {
+        let is_due = self.notifier.take() && self.state == State::Ready;
+        is_due.then(|| Addressing { tclass: CNP_TCLASS, ..self.addressing_of_next() })
+    }
+
     /// A congestion notification; false if this NIC does not heed it.
     pub(super) fn slow_down(&mut self, now: Instant) -> bool {
-        let heeds = self.config.personality.heeds_cnps && self.state == State::Ready;
+        let heeds = self.config.personality.dcqcn && self.state == State::Ready;
         if heeds {
             self.pace.slow_down(now);
         }
@@ -250,7 +271,7 @@ impl QueuePair {
     }
 
     pub(super) fn wants_to_send(&self) -> bool {
-        self.responder.wants_to_send() || self.has_request()
+        self.responder.wants_to_send() || self.has_request() || self.notifier.is_due()
     }
 
     fn has_request(&self) -> bool {

@@ -365,6 +365,8 @@ pub struct HostStats {
     pub stale_responses: u64,
     /// Congestion notifications received. Soft-RoCE does not obey them.
     pub cnps_in: u64,
+    /// Congestion notifications sent about marked packets.
+    pub cnps_out: u64,
     /// Times a congestion notification slowed a queue pair.
     pub slowed: u64,
 }

@@ -152,6 +152,35 @@ fn notifications_slow_those_who_heed_them_for_a_while() {
     }
 }
 
+/// A switch marks all that may be marked; the sender hears of it every 50 us, with DSCP 48.
+#[test]
+fn marked_packets_are_told_to_their_sender() {
+    for (nic, tells) in [(Personality::MLX5, true), (Personality::SOFT_ROCE, false)] {
+        let mut pair = Pair::perfect(QpConfig { mtu: PathMtu::B256, window: 1000, ..nic.qp() });
+        write(&mut pair, 200);
+        let mut packet = vec![0; MAX_PACKET];
+        let mut told = 0;
+        for _ in 0..200 {
+            let len = pair.hosts[0].poll_transmit(pair.now, &mut packet).unwrap();
+            let mut datagram = Datagram::parse(&packet[..len]).unwrap();
+            assert_eq!(datagram.addressing.tclass & 3, if tells { 2 } else { 0 });
+            datagram.addressing.tclass |= if tells { 3 } else { 0 };
+            pair.hosts[1].handle_datagram(&datagram, pair.now);
+            while let Some(len) = pair.hosts[1].poll_transmit(pair.now, &mut packet) {
+                let Datagram { addressing, transport } = Datagram::parse(&packet[..len]).unwrap();
+                let bth = Packet::parse(transport).unwrap().bth;
+                if bth.opcode == Opcode::Cnp {
+                    told += 1;
+                    assert!(bth.becn && bth.dest_qp == pair.qpns[0] && addressing.tclass == 48 << 2);
+                }
+            }
+            pair.now += Duration::from_micros(1);
+        }
+        let expected = if tells { 4 } else { 0 };
+        assert_eq!((told, pair.hosts[1].stats().cnps_out), (expected, expected), "{}", nic.name);
+    }
+}
+
 #[test]
 fn responders_tell_how_many_receives_there_are() {
     let mut pair = pair(Personality { credits: true, ..Personality::SOFT_ROCE });

@@ -49,6 +49,8 @@ pub struct Outcome {
     pub excused: Vec<bool>,
     /// Packets sent in others' names.
     pub spoofed: Spoofed,
+    /// Congestion notifications of both hosts about packets that a switch had marked.
+    pub notified: u64,
     /// Packets that went into the long link.
     pub wan: u64,
     /// Operations that succeeded.

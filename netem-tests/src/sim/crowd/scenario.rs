@@ -37,6 +37,9 @@ pub struct Crowd {
     pub queue_pairs: [Vec<QpConfig>; 2],
     /// In the order in which a queue pair takes part in them.
     pub lives: Vec<CrowdLife>,
+    /// The part of the packets towards each host that a switch of its LAN marks, of those that may
+    /// be.
+    pub marks: [f64; 2],
     /// Somebody on both LANs sends in others' names.
     pub spoofing: Option<Spoofing>,
 }
@@ -133,10 +136,18 @@ impl Crowd {
             first_qpn: [first, if alike { first } else { first + 1 }],
             queue_pairs,
             lives: Vec::new(),
+            marks: [0.0; 2],
             spoofing: None,
         };
         crowd.populate(count, dead, &mut dice);
+        crowd.mark(seed);
         crowd
+    }
+
+    /// Switches that mark, at some sites. Drawn apart: all else of a seed is as without.
+    fn mark(&mut self, seed: u64) {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed ^ 0xdc9c_0ecb));
+        self.marks = [(); 2].map(|()| if dice.chance(0.2) { dice.spread(1e-3, 0.3) } else { 0.0 });
     }
 
     /// Rounds in which every queue pair has a partner, and beside them targets that never answer.

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use rand::{RngExt as _, SeedableRng as _};
+use rand_pcg::Pcg64Mcg;
 use roce::ip::{Datagram, emit};
 use roce::wire::{Packet, Psn, Qpn};
 use splice::{Gateway, Settings};
@@ -45,6 +47,8 @@ struct Site {
     /// Since when each queue pair is free, and what it took part in last; `None` while it is in
     /// use.
     free: Vec<Option<Free>>,
+    /// Which packets towards the host a switch marks.
+    marks: Pcg64Mcg,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -155,6 +159,7 @@ impl CrowdWorld {
         while self.step()? {}
         self.outcome.busy = self.now - self.start;
         self.outcome.checked = self.judge.checked;
+        self.outcome.notified = self.sites.iter().map(|site| site.host.stats().cnps_out).sum();
         for spoofer in self.spoofers.iter().flatten() {
             self.outcome.spoofed = self.outcome.spoofed.with(spoofer.spoofed);
         }
@@ -470,7 +475,7 @@ impl CrowdWorld {
                     self.heed(verdict);
                 }
             }
-            self.sites[site].host.handle_packet(&bytes, self.now);
+            self.host_takes(site, &bytes);
             while let Some((qpn, packet)) = self.sites[site].host.poll_executed() {
                 if let Ok(packet) = Packet::parse(&packet) {
                     let verdict = self.judge.executed((self.sites[site].ip, qpn), &packet);
@@ -480,6 +485,16 @@ impl CrowdWorld {
             self.host_completes(site);
         }
         moved | self.host_completes(site)
+    }
+
+    /// A switch may have marked the packet before.
+    fn host_takes(&mut self, site: usize, bytes: &[u8]) {
+        let Site { host, marks, .. } = &mut self.sites[site];
+        let Ok(mut datagram) = Datagram::parse(bytes) else { return host.handle_packet(bytes, self.now) };
+        if datagram.addressing.tclass & 3 != 0 && marks.random_bool(self.crowd.marks[site]) {
+            datagram.addressing.tclass |= 3;
+        }
+        host.handle_datagram(&datagram, self.now);
     }
 
     fn host_completes(&mut self, site: usize) -> bool {
@@ -571,6 +586,7 @@ impl Site {
             gateway: (route == Route::Gateways).then(|| Box::new(Gateway::new(settings, now))),
             qpns: Vec::new(),
             free: Vec::new(),
+            marks: Pcg64Mcg::seed_from_u64(seed + 2),
         }
     }
 }
