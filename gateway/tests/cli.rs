@@ -4,6 +4,8 @@
 
 #[path = "cli/json.rs"]
 mod json;
+#[path = "common/schemas.rs"]
+mod schemas;
 #[path = "cli/terminal.rs"]
 mod terminal;
 
@@ -19,6 +21,7 @@ use std::process::{Command, Output, Stdio};
 use config::LanMode;
 use gateway::run::{RunError, lock};
 use rustix::process::{Pid, Signal, kill_process};
+use schemas::Schemas;
 use serde_json::Value;
 
 fn longhaul(folder: &Path, arguments: &[&str]) -> Output {
@@ -464,7 +467,7 @@ fn a_gateway_may_have_its_socket_alone() {
 
     let mut upgrade = Command::new(env!("CARGO_BIN_EXE_longhaul"));
     upgrade
-        .args(["upgrade", "a.toml"])
+        .args(["upgrade", "--json", "a.toml"])
         .current_dir(path)
         .stderr(fs::File::create(path.join("log2")).unwrap());
     let out = String::from_utf8(upgrade.output().unwrap().stdout).unwrap();
@@ -473,6 +476,7 @@ fn a_gateway_may_have_its_socket_alone() {
         pid.unwrap_or_else(|| panic!("{out}: {}", fs::read_to_string(path.join("log2")).unwrap())),
     );
     ends.0.extend(pid);
+    assert_eq!(Schemas::generate().hold("upgrade", &out)["outcome"], "upgraded");
     assert!(gateway.wait().unwrap().success());
     ends.0.remove(0);
     assert!(no_session(&ask(&["status"])));

@@ -23,6 +23,9 @@ mod processes;
 #[path = "pair/prometheus/server.rs"]
 mod prometheus;
 
+#[path = "common/schemas.rs"]
+mod schemas;
+
 #[path = "sites/successor.rs"]
 mod successor;
 
@@ -278,6 +281,9 @@ fn packets_at_any_gateway_come_to_the_one_that_speaks() {
             sites.status(node, (node ^ 2) & 2).unwrap().surroundings.members.unwrap().handed_over
         };
         assert!((0..4).map(handed_over).sum::<u64>() > 0);
+        let (_, shown) = longhaul(&["status", "--json", "--admin", &sites.lan(0).to_string()]);
+        let statuses = schemas::Schemas::generate().hold("status", &shown);
+        assert!(shown.contains("\"handed_over\"") && statuses.as_array().unwrap().len() == 3, "{shown}");
     }
 }
 

@@ -87,6 +87,7 @@ fn schemas_are_generated() {
     let folder = tempfile::tempdir().unwrap();
     let (code, _, err) = parts(&longhaul(folder.path(), &["generate", "."]));
     assert_eq!(code, Some(0), "{err}");
+    assert_eq!(Schemas::generate().commands(), with_results(folder.path()));
     for name in with_results(folder.path()) {
         let text = fs::read_to_string(folder.path().join(format!("schema/{name}.schema.json"))).unwrap();
         let schema: Value = serde_json::from_str(&text).unwrap();
@@ -145,7 +146,7 @@ fn a_demo_is_there_as_json() {
     let rest = std::thread::spawn(move || progress.map_while(Result::ok).count());
     let (code, out, _) = parts(&demo.wait_with_output().unwrap());
     rest.join().unwrap();
-    let shown: Value = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error} in\n{out}"));
+    let shown = Schemas::generate().hold("demo", &out);
     let first = &shown["transfers"][0];
     assert_eq!((code, &first["carried_by"]), (Some(1), &"plain RC".into()), "{shown}");
     assert!(first["right"] == true && first["goodput"].as_f64().unwrap() > 1e6, "{shown}");
