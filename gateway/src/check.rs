@@ -273,7 +273,7 @@ fn interface(report: &mut Report, gateway: &Gateway, sys: &Path) {
         report.warning_at("lan.interface", fault.text(interface), Label::NAMED, help);
     }
     for device in rdma::taken_in(sys, interface).into_keys() {
-        report.warning_at("lan.interface", device.warning(), Label::NAMED, Some(rdma::REMEDY.to_owned()));
+        report.warning_at("lan.interface", device.warning(), Label::NAMED, Some(device.remedy));
     }
 }
 

@@ -287,9 +287,7 @@ impl Running {
                     if let Some(listener) = &mut self.listener {
                         listener.look().await;
                     }
-                    if let Some(telemetry) = self.telemetries.first() {
-                        self.devices.look(telemetry, Instant::now()).await;
-                    }
+                    self.devices.look(&self.telemetries, Instant::now()).await;
                 }
             }
         }

@@ -383,6 +383,14 @@ impl Telemetry {
         lock(&self.surroundings).clock_sets += 1;
     }
 
+    /// Takes how many RDMA devices there are on the LAN's interface or below it, and how many
+    /// packets they took since the last look.
+    pub fn rdma_seen(&self, devices: u64, packets: u64) {
+        let mut surroundings = lock(&self.surroundings);
+        surroundings.rdma_devices = devices;
+        surroundings.rdma_packets = surroundings.rdma_packets.saturating_add(packets);
+    }
+
     /// Sets what `auto` has chosen, for every stream of every class of that scheme.
     pub fn set_choices(&self, choices: Vec<Choice>) {
         *lock(&self.choices) = choices;
@@ -484,6 +492,13 @@ impl Telemetry {
         self.started
     }
 
+    fn add_surroundings(&self, snapshot: &mut Snapshot) {
+        let surroundings = lock(&self.surroundings);
+        snapshot.clock_sets = surroundings.clock_sets;
+        snapshot.lan_rdma_devices = surroundings.rdma_devices;
+        snapshot.lan_rdma_packets = surroundings.rdma_packets;
+    }
+
     /// All numbers, over all threads.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let mut snapshot = Snapshot::default();
@@ -530,7 +545,7 @@ impl Telemetry {
         snapshot.buffer_limit_bytes = buffer_bytes;
         snapshot.flows_limit = flows;
         snapshot.guard_restored = self.guard_restored.load(Relaxed);
-        snapshot.clock_sets = lock(&self.surroundings).clock_sets;
+        self.add_surroundings(&mut snapshot);
         snapshot.sessions_established = self.established.load(Relaxed);
         snapshot.sessions_refused = self.refusals.counts();
         snapshot.control_unanswered = self.refusals.unanswered();

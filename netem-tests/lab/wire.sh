@@ -35,6 +35,8 @@ for scheme in ${LAB_SCHEMES:-sr mds:32:8}; do
   sleep 0.5; kill "${captures[@]}"; wait "${captures[@]}"
   cp /run/v[01]-${scheme%%:*}.pcap /mnt/
   for side in 0 1; do echo "$scheme, tcpdump on v$side: $(tail -n 1 /run/tcpdump-v$side.log)"; done
+  # Once is enough: the same gateways, whatever carries the packets.
+  [[ $scheme != sr ]] || . /mnt/device.sh
   stop_gateways || failures=$((failures + 1))
 done
 echo "$failures failures"

@@ -15,22 +15,35 @@ pub struct LanMistakes {
     pub roce_v1: u64,
     /// With IP options, or with extension headers before the UDP header.
     pub extension_headers: u64,
+    /// RDMA devices on the LAN interface or below it, which may take RoCE packets.
+    #[serde(default)]
+    pub rdma_devices: u64,
+    /// Packets that they took since the gateway saw them first.
+    #[serde(default)]
+    pub rdma_packets: u64,
 }
 
 impl LanMistakes {
     pub(super) fn new(snapshot: &Snapshot) -> Self {
         let of = |reject: Reject| snapshot.lan_rejected.get(reject.index()).copied().unwrap_or(0);
-        Self { roce_v1: of(Reject::RoceV1), extension_headers: of(Reject::IpOptions) }
+        Self {
+            roce_v1: of(Reject::RoceV1),
+            extension_headers: of(Reject::IpOptions),
+            rdma_devices: snapshot.lan_rdma_devices,
+            rdma_packets: snapshot.lan_rdma_packets,
+        }
     }
 
     pub(super) fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { roce_v1, extension_headers } = *self;
-        for (packets, what) in [
+        let Self { roce_v1, extension_headers, rdma_devices, rdma_packets } = *self;
+        for (number, what) in [
             (roce_v1, "RoCE v1 packets from local hosts: they need a RoCE v2 GID"),
             (extension_headers, "RoCE packets with IP options or extension headers from local hosts"),
+            (rdma_devices, "RDMA devices on the LAN interface, which may take RoCE packets: `check --live`"),
+            (rdma_packets, "RoCE packets that RDMA devices on the LAN interface took"),
         ] {
-            if packets > 0 {
-                writeln!(f, "mistake  {packets} {what}")?;
+            if number > 0 {
+                writeln!(f, "mistake  {number} {what}")?;
             }
         }
         Ok(())
@@ -59,5 +72,11 @@ mod tests {
         assert_eq!(shown.lines().count(), 1);
         snapshot.lan_rejected[Reject::IpOptions.index()] = 3;
         assert_eq!(Shown(LanMistakes::new(&snapshot)).to_string().lines().count(), 2);
+        (snapshot.lan_rdma_devices, snapshot.lan_rdma_packets) = (1, 5);
+        let shown = Shown(LanMistakes::new(&snapshot)).to_string();
+        assert!(
+            shown.contains("mistake  1 RDMA devices on") && shown.contains("5 RoCE packets that"),
+            "{shown}"
+        );
     }
 }

@@ -20,7 +20,6 @@ pub(super) use machine::held;
 pub use machine::{Interface, Machine, Running};
 
 use crate::keys::YOUNGEST;
-use crate::lan::rdma;
 use crate::lan::usable::Fault;
 use crate::plan::buffer_needed;
 
@@ -315,7 +314,7 @@ fn local_side(findings: &mut Findings, gateway: &Gateway, lan: &Interface, machi
         findings.warn("lan.interface", message, &found, "1500 for a path MTU of 1024, 4200 for 4096");
     }
     for device in &machine.rdma {
-        findings.warn("lan.interface", device.warning(), Label::NAMED, rdma::REMEDY);
+        findings.warn("lan.interface", device.warning(), Label::NAMED, &device.remedy);
     }
     if lan.follows_routers {
         let message =

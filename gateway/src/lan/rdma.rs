@@ -19,9 +19,8 @@ const TAKEN: [&str; 4] = ["rx_write_requests", "rx_read_requests", "rx_atomic_re
 /// Interfaces in one stack at most: a VLAN on a bridge on a bond of two ports has five.
 const MOST_INTERFACES: usize = 64;
 
-/// How to have the packets come to the gateway.
-pub const REMEDY: &str = "mlx5: `devlink dev param set DEVICE name enable_roce value false cmode driverinit`, \
-                          then `devlink dev reload DEVICE`; Soft-RoCE: `rdma link delete`";
+/// The description of a Soft-RoCE device.
+const SOFT_ROCE: &str = "rxe";
 
 /// An RDMA device that may take the packets of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +31,8 @@ pub struct Device {
     pub on: String,
     /// The interface that this one is below, if it is.
     pub below: Option<String>,
+    /// How to have its packets come to the gateway.
+    pub remedy: String,
 }
 
 impl Device {
@@ -42,9 +43,29 @@ impl Device {
     }
 }
 
+/// Returns the remedy for a device, by its folder in sysfs.
+///
+/// `enable_roce` itself is not asked: devlink tells what a reload would bring, not what is.
+fn remedy(device: &Path, name: &str) -> String {
+    if fs::read_to_string(device.join("node_desc")).is_ok_and(|words| words.trim() == SOFT_ROCE) {
+        return format!("`rdma link delete {name}`");
+    }
+    let last = |link: &str| -> Option<String> {
+        Some(fs::canonicalize(device.join(link)).ok()?.file_name()?.to_str()?.to_owned())
+    };
+    let pci = last("device").unwrap_or_default();
+    let set = |mode| format!("`devlink dev param set pci/{pci} name enable_roce value false cmode {mode}`");
+    match last("device/driver").as_deref() {
+        Some("mlx5_core") => format!("{}, then `devlink dev reload pci/{pci}`", set("driverinit")),
+        Some("ice") => set("runtime"),
+        Some("bnxt_en") => format!("{}, then restart the machine", set("permanent")),
+        _ => "turn its RoCE off: docs/hosts.md, \"The gateway's LAN NIC\"".to_owned(),
+    }
+}
+
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, on, below } = self;
+        let Self { name, on, below, .. } = self;
         match below {
             None => write!(f, "the RDMA device {name} on {on}"),
             Some(upper) => write!(f, "the RDMA device {name} on {on}, below {upper},"),
@@ -79,7 +100,8 @@ pub fn taken_in(sys: &Path, interface: &str) -> BTreeMap<Device, u64> {
         let name = device.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let below = (on != interface).then(|| interface.to_owned());
         let packets = found.iter().fold(0, |sum: u64, (_, packets)| sum.saturating_add(*packets));
-        sums.insert(Device { name, on: on.clone(), below }, packets);
+        let remedy = remedy(&device, &name);
+        sums.insert(Device { name, on: on.clone(), below, remedy }, packets);
     }
     sums
 }
@@ -139,6 +161,48 @@ pub(crate) mod tests {
         for (counter, value) in counters {
             fs::write(port.join(counter), format!("{value}\n")).unwrap();
         }
+    }
+
+    /// Puts a device on a PCI function of this driver, as the kernel links them.
+    fn of_pci(sys: &Path, name: &str, driver: &str) {
+        let function = sys.join("devices/pci0000:00/0000:06:00.0");
+        let drivers = sys.join("bus/pci/drivers").join(driver);
+        for folder in [&function, &drivers] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let _ = fs::remove_file(function.join("driver"));
+        std::os::unix::fs::symlink(&drivers, function.join("driver")).unwrap();
+        std::os::unix::fs::symlink(&function, sys.join("class/infiniband").join(name).join("device"))
+            .unwrap();
+    }
+
+    #[test]
+    fn a_remedy_names_the_device_as_its_driver_wants_it() {
+        let set = |mode: &str| {
+            format!("`devlink dev param set pci/0000:06:00.0 name enable_roce value false cmode {mode}`")
+        };
+        let by_hand = "turn its RoCE off: docs/hosts.md, \"The gateway's LAN NIC\"".to_owned();
+        for (driver, wanted) in [
+            ("mlx5_core", set("driverinit") + ", then `devlink dev reload pci/0000:06:00.0`"),
+            ("ice", set("runtime")),
+            ("bnxt_en", set("permanent") + ", then restart the machine"),
+            ("hns3", by_hand.clone()),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            device(folder.path(), "roce0", &["g0"], &[]);
+            of_pci(folder.path(), "roce0", driver);
+            let found = taken_in(folder.path(), "g0");
+            assert_eq!(found.keys().map(|device| &device.remedy).collect::<Vec<_>>(), [&wanted], "{driver}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        device(folder.path(), "rxe0", &["g0"], &[]);
+        // Its parent may be the NIC that it stands on.
+        of_pci(folder.path(), "rxe0", "mlx5_core");
+        fs::write(folder.path().join("class/infiniband/rxe0/node_desc"), "rxe\n").unwrap();
+        device(folder.path(), "some0", &["g0"], &[]);
+        let found = taken_in(folder.path(), "g0");
+        let remedies: Vec<_> = found.keys().map(|device| device.remedy.as_str()).collect();
+        assert_eq!(remedies, ["`rdma link delete rxe0`", by_hand.as_str()]);
     }
 
     /// Puts an interface above others, by the kernel's links; a bridge has its ports as well.

@@ -2,6 +2,7 @@
 //! ever waiting for them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use config::LanMode;
@@ -38,15 +39,20 @@ impl Devices {
     }
 
     /// Takes the result of the last look, and begins the next if it is time; about every second.
-    pub(super) async fn look(&mut self, telemetry: &Telemetry, now: Instant) {
+    pub(super) async fn look(&mut self, telemetries: &[Arc<Telemetry>], now: Instant) {
         let Some(interface) = &self.interface else { return };
         if let Some(looking) = self.looking.take_if(|looking| looking.is_finished())
             && let Ok(taken) = looking.await
         {
-            for text in self.seen.observe(taken, now) {
-                warn!("{text}: {}", rdma::REMEDY);
-                let text = format!("{text}: {}", rdma::REMEDY);
-                telemetry.events().about_all().push(EventKind::LanMistake, &text);
+            let seen = self.seen.observe(taken, now);
+            for telemetry in telemetries {
+                telemetry.rdma_seen(self.seen.0.len() as u64, seen.packets);
+            }
+            for text in seen.news {
+                warn!("{text}");
+                if let Some(first) = telemetries.first() {
+                    first.events().about_all().push(EventKind::LanMistake, &text);
+                }
             }
         }
         if self.looking.is_none() && now >= self.next {
@@ -61,28 +67,35 @@ impl Devices {
 #[derive(Debug, Default)]
 struct Seen(BTreeMap<Device, (u64, Option<Instant>)>);
 
+/// The outcome of a look.
+#[derive(Debug, Default)]
+struct Observed {
+    /// Lines to be told: of a device once, and again once it takes packets.
+    news: Vec<String>,
+    /// Packets taken since the look before.
+    packets: u64,
+}
+
 impl Seen {
-    /// Returns what is to be told: of a device once, and again once it takes packets.
-    fn observe(&mut self, taken: BTreeMap<Device, u64>, now: Instant) -> Vec<String> {
-        let mut news = Vec::new();
+    fn observe(&mut self, taken: BTreeMap<Device, u64>, now: Instant) -> Observed {
+        let mut observed = Observed::default();
         let mut seen = BTreeMap::new();
         for (device, count) in taken {
             let (before, mut told) = self.0.get(&device).copied().unwrap_or((count, None));
-            let is_new = !self.0.contains_key(&device);
+            let more = count.saturating_sub(before);
+            observed.packets = observed.packets.saturating_add(more);
             let is_recent = told.is_some_and(|at| now.saturating_duration_since(at) < AGAIN);
-            if is_new {
-                news.push(device.warning());
-            } else if count > before && !is_recent {
-                let more = count - before;
-                news.push(format!(
-                    "{device} has just taken {more} RoCE packets, which the gateway did not see"
-                ));
+            if !self.0.contains_key(&device) {
+                observed.news.push(format!("{}: {}", device.warning(), device.remedy));
+            } else if more > 0 && !is_recent {
+                let text = "RoCE packets, which the gateway did not see";
+                observed.news.push(format!("{device} has just taken {more} {text}: {}", device.remedy));
                 told = Some(now);
             }
             seen.insert(device, (count, told));
         }
         self.0 = seen;
-        news
+        observed
     }
 }
 
@@ -95,19 +108,25 @@ mod tests {
         let start = Instant::now();
         let mut seen = Seen::default();
         let mut observe = |second: u64, taken: &[(&str, u64)]| {
-            let device = |name: &str| Device { name: name.to_owned(), on: "g0".to_owned(), below: None };
+            let device = |name: &str| {
+                let [name, on, remedy] = [name, "g0", "turn it off"].map(str::to_owned);
+                Device { name, on, below: None, remedy }
+            };
             let taken = taken.iter().map(|(name, count)| (device(name), *count)).collect();
             seen.observe(taken, start + Duration::from_secs(second))
         };
-        assert!(observe(0, &[]).is_empty());
-        let first = observe(10, &[("mlx5_0", 70)]);
-        assert!(first.len() == 1 && first[0].contains("mlx5_0 on g0 may take"), "{first:?}");
-        assert!(observe(20, &[("mlx5_0", 70)]).is_empty());
-        let taken = observe(30, &[("mlx5_0", 75)]);
-        assert!(taken.len() == 1 && taken[0].contains("has just taken 5 RoCE packets"), "{taken:?}");
-        assert!(observe(40, &[("mlx5_0", 900)]).is_empty(), "it was told of a moment ago");
-        assert_eq!(observe(4000, &[("mlx5_0", 901), ("rxe0", 3)]).len(), 2);
-        assert!(observe(4010, &[]).is_empty());
-        assert_eq!(observe(4020, &[("mlx5_0", 0)]).len(), 1, "it is back");
+        assert!(observe(0, &[]).news.is_empty());
+        let Observed { news, packets } = observe(10, &[("mlx5_0", 70)]);
+        assert!(news.len() == 1 && news[0].contains("mlx5_0 on g0 may take"), "{news:?}");
+        assert!(news[0].ends_with(": turn it off") && packets == 0, "what came before is not counted");
+        assert!(observe(20, &[("mlx5_0", 70)]).news.is_empty());
+        let Observed { news, packets } = observe(30, &[("mlx5_0", 75)]);
+        assert!(news.len() == 1 && news[0].contains("has just taken 5 RoCE packets"), "{news:?}");
+        assert!(news[0].ends_with(": turn it off") && packets == 5, "{news:?}");
+        let Observed { news, packets } = observe(40, &[("mlx5_0", 900)]);
+        assert!(news.is_empty() && packets == 825, "it was told of a moment ago");
+        assert_eq!(observe(4000, &[("mlx5_0", 901), ("rxe0", 3)]).news.len(), 2);
+        assert!(observe(4010, &[]).news.is_empty());
+        assert_eq!(observe(4020, &[("mlx5_0", 0)]).news.len(), 1, "it is back");
     }
 }

@@ -71,6 +71,10 @@ pub(super) struct Surroundings {
     pub(super) leaving: Option<Instant>,
     /// Times that the machine's clock was set.
     pub(super) clock_sets: u64,
+    /// RDMA devices on the LAN's interface and below it, at the last look.
+    pub(super) rdma_devices: u64,
+    /// Packets that such devices took since the gateway first saw them.
+    pub(super) rdma_packets: u64,
     /// Why nothing outlives the process, if nothing does.
     pub(super) no_retention: Option<String>,
 }

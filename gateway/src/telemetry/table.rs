@@ -351,6 +351,8 @@ metrics! {
         buffer_limit_bytes: Peak Bytes "longhaul_buffer_limit_bytes" "Bytes of packet buffers for local hosts at most: limits.total_buffer"
         flows_limit: Peak Flows "longhaul_flows_limit" "Flows of each side at most: limits.flows"
         lan_up: Peak Known "longhaul_lan_up" "Whether the LAN interface is up, with a carrier and an address for its hosts"
+        lan_rdma_devices: Peak Count "longhaul_lan_rdma_devices" "RDMA devices on the LAN interface or below it, whose RoCE engines may take packets before the gateway sees them"
+        lan_rdma_packets: Counter Packets "longhaul_lan_rdma_packets_total" "Packets that such devices took since the gateway saw them first"
         wan_up: Peak Known "longhaul_wan_up" "Whether this machine has the address of wan.listen, and a route from there to the peer"
         clock_sets: Counter Count "longhaul_clock_sets_total" "Times that this machine's clock was set by two seconds or more, forward or back"
         guard_restored: Counter Count "longhaul_guard_rules_restored_total" "Rules that keep the kernel from forwarding RoCE found missing, and put back"

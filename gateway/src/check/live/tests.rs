@@ -117,7 +117,8 @@ fn each_mistake_is_told() {
         (false, "g0 has no carrier", |m| m.lan = Some(Fault::NoCarrier)),
         (false, "too small for the usual path MTUs", |m| m.interfaces[0].mtu = 1000),
         (false, "mlx5_0 on eth1, below g0, may", |m| {
-            m.rdma = vec![Device { name: "mlx5_0".into(), on: "eth1".into(), below: Some("g0".into()) }];
+            let (name, on, below) = ("mlx5_0".into(), "eth1".into(), Some("g0".into()));
+            m.rdma = vec![Device { name, on, below, remedy: String::new() }];
         }),
         (true, "g0 is a part of br0", |m| m.interfaces[0].part_of = Some(("br0".into(), "bridge".into()))),
         (false, "give this machine a default route", |m| m.interfaces[0].follows_routers = true),
