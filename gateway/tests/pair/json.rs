@@ -1,4 +1,4 @@
-//! What commands print with `--json` is what their schemas say.
+//! Results that commands print with `--json`, and their schemas.
 
 use std::fs;
 use std::path::Path;
