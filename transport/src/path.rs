@@ -31,6 +31,9 @@ struct TxLane {
     ecn: Option<EcnValidation>,
     /// Bounds what reports take of it.
     thinning: Thinning,
+    /// Bytes a second that reports usually take at most. Thinned to more than that, they lack
+    /// nothing.
+    usual_reports: u64,
     /// When the last report that the estimate was told of had been sent: it is made for one in a
     /// round trip.
     estimated: Option<u32>,
@@ -57,7 +60,7 @@ pub struct PathStats {
     /// Reports of the way from the peer that were sent.
     pub reports: u64,
     /// Bytes a second that reports are thinned to, since the way to the peer carries no more;
-    /// `None`: they are not thinned.
+    /// `None`: they are not thinned to less than they usually take.
     pub thinned: Option<u64>,
     /// Probes sent.
     pub probes: u64,
@@ -103,6 +106,9 @@ const TOLERABLE: Duration = Duration::from_millis(10);
 /// silence is to be told from bad luck.
 const REPORTS: u32 = 4;
 
+/// The part of the peer's rate that reports on a full way from there take: a fiftieth.
+const USUAL: u64 = 50;
+
 /// Reports of all lanes take this share of the rate at most, in bytes a second.
 pub(crate) fn reports_of(rate: u64) -> u64 {
     (rate / 8 / 8).max(1)
@@ -125,6 +131,7 @@ impl TxLane {
             control: adaptive.then(|| Controller::new(congestion::Config { ceiling: rate, rtt }, now)),
             ecn: adaptive.then(|| EcnValidation::new(rtt)),
             thinning: Thinning::new(reports_of(rate) / u64::from(config.lanes.max(1))),
+            usual_reports: rate / 8 / USUAL / u64::from(config.lanes.max(1)),
             estimated: None,
         }
     }
@@ -638,7 +645,7 @@ impl Paths {
                 health: self.lanes.state(lane.id),
                 observed,
                 reports: u64::from(observed.number),
-                thinned: lane.thinning.rate(),
+                thinned: lane.thinning.below(lane.usual_reports),
                 probes: lane.prober.sent(),
                 mtu: lane.search.as_ref().map_or(self.fixed, Search::status),
                 peer_packet: inward.map_or(0, |inward| inward.answerer.in_use()),

@@ -16,6 +16,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 const QUEUEING: u64 = 1000;
 /// Share of losses that tells of a full way without a queue: a policer's.
 const LOSS: f64 = 0.5;
+/// The part of a full way that reports may take in any case: a sixteenth.
+const PART: u64 = 16;
 /// The least delay holds for one to two times as long; clocks drift.
 const GENERATION: Duration = Duration::from_secs(15);
 
@@ -31,11 +33,13 @@ const GENERATION: Duration = Duration::from_secs(15);
 pub(crate) struct Thinning {
     most: u64,
     rate: u64,
-    /// Bytes a second that the way carried when it was last full.
+    /// Bytes a second of reports with which the way was last full.
     full: Option<u64>,
     delays: Delays,
     /// The most queueing since the present window began, in microseconds.
     queueing: u64,
+    /// Until then, what waited when reports yielded last has yet to leave.
+    yields_until: Option<Instant>,
     sample: Option<Sample>,
 }
 
@@ -84,7 +88,15 @@ impl Thinning {
     /// Lets reports take `most` bytes a second as long as they arrive.
     pub(crate) fn new(most: u64) -> Self {
         let most = most.max(LEAST);
-        Self { most, rate: most, full: None, delays: Delays::default(), queueing: 0, sample: None }
+        Self {
+            most,
+            rate: most,
+            full: None,
+            delays: Delays::default(),
+            queueing: 0,
+            yields_until: None,
+            sample: None,
+        }
     }
 
     /// Returns bytes a second, if they are less than the most.
@@ -92,9 +104,23 @@ impl Thinning {
         (self.rate < self.most).then_some(self.rate)
     }
 
+    /// Returns bytes a second, if they are less than reports usually take.
+    pub(crate) fn below(&self, usual: u64) -> Option<u64> {
+        self.rate().filter(|rate| *rate < usual)
+    }
+
     /// Returns bytes a second.
     pub(crate) fn allowed(&self) -> u64 {
         self.rate
+    }
+
+    /// The way is full, and carried so many bytes a second, of reports and of all else.
+    ///
+    /// Others may fill it too, so reports yield until it is full no longer. A part of it they keep.
+    fn yield_to(&mut self, carried: u64) {
+        let full = self.rate.min(carried).max(LEAST);
+        self.full = Some(full);
+        self.rate = (full / 4 * 3).max(carried / PART).max(LEAST).min(self.rate);
     }
 
     /// The peer reports on what it received. `rtt`: of the path, as it is known.
@@ -116,10 +142,14 @@ impl Thinning {
         self.sample = Some(Sample::of(report, now));
         let loss = report.lost.saturating_sub(before.lost) as f64 / judged as f64;
         let usual = QUEUEING.max(rtt.as_micros() as u64 / 8);
-        if std::mem::take(&mut self.queueing) > usual || loss > LOSS {
+        let queueing = std::mem::take(&mut self.queueing);
+        if queueing > usual || loss > LOSS {
             let carried = report.bytes.saturating_sub(before.bytes) as f64 / elapsed.as_secs_f64();
-            self.full = Some((carried as u64).max(LEAST));
-            self.rate = self.rate.min((carried * 0.75) as u64).max(LEAST);
+            // Where a quarter less is sent, a queue takes four times its length to leave.
+            if self.yields_until.is_none_or(|until| now >= until) {
+                self.yield_to(carried as u64);
+                self.yields_until = now.checked_add(window + Duration::from_micros(4 * queueing));
+            }
             return;
         }
         // Fast where there was room, and slowly beyond.
@@ -144,6 +174,8 @@ mod tests {
     struct Way {
         carries: u64,
         loss: f64,
+        /// Bytes a second of anything else.
+        others: u64,
     }
 
     /// Reports take all that they may, for some seconds; the rate then. Where more is sent than
@@ -152,7 +184,7 @@ mod tests {
         let mut now = thinning.sample.map_or_else(crate::test_clock, |sample| sample.at);
         for _ in 0..seconds * 5 {
             now += Duration::from_millis(200);
-            let sent = thinning.rate / 5;
+            let sent = (thinning.rate + way.others) / 5;
             let arrived = (sent.min(way.carries / 5) as f64 * (1.0 - way.loss)) as u64;
             let delay = if sent > way.carries / 5 { 30_000 } else { 10_000 };
             report.bytes += arrived;
@@ -170,28 +202,50 @@ mod tests {
     fn reports_take_what_the_way_carries_and_come_back() {
         let mut thinning = Thinning::new(1_000_000);
         let mut report = PathReport::default();
-        let wide = Way { carries: 10_000_000, loss: 0.0 };
+        let wide = Way { carries: 10_000_000, loss: 0.0, others: 0 };
         assert_eq!(run(&mut thinning, &mut report, &wide, 5), 1_000_000);
         assert_eq!(thinning.rate(), None);
-        let rate = run(&mut thinning, &mut report, &Way { carries: 50_000, loss: 0.0 }, 10);
+        let rate = run(&mut thinning, &mut report, &Way { carries: 50_000, loss: 0.0, others: 0 }, 10);
         assert!((25_000..=60_000).contains(&rate), "{rate}");
         assert_eq!(run(&mut thinning, &mut report, &wide, 120), 1_000_000);
+    }
+
+    /// Reports may take six times what they usually take: a way that carries that lacks nothing.
+    #[test]
+    fn a_way_that_carries_what_reports_usually_take_is_not_told_of() {
+        let (mut thinning, mut report) = (Thinning::new(1_000_000), PathReport::default());
+        run(&mut thinning, &mut report, &Way { carries: 10_000_000, loss: 0.0, others: 0 }, 5);
+        run(&mut thinning, &mut report, &Way { carries: 500_000, loss: 0.0, others: 0 }, 10);
+        assert!(thinning.rate().is_some() && thinning.below(160_000).is_none(), "{thinning:?}");
+        run(&mut thinning, &mut report, &Way { carries: 50_000, loss: 0.0, others: 0 }, 10);
+        assert!(thinning.below(160_000).is_some_and(|rate| rate <= 60_000), "{thinning:?}");
+    }
+
+    /// Completions for the other site's hosts take the same way.
+    #[test]
+    fn reports_leave_room_for_others() {
+        let mut thinning = Thinning::new(1_000_000);
+        let mut report = PathReport::default();
+        run(&mut thinning, &mut report, &Way { carries: 10_000_000, loss: 0.0, others: 40_000 }, 5);
+        let way = Way { carries: 100_000, loss: 0.0, others: 40_000 };
+        let rates: Vec<u64> = (0..40).map(|_| run(&mut thinning, &mut report, &way, 1)).collect();
+        assert!(rates[20..].iter().all(|rate| (30_000..=66_000).contains(rate)), "{rates:?}");
     }
 
     #[test]
     fn losses_without_queues_thin_nothing() {
         let mut thinning = Thinning::new(1_000_000);
-        let way = Way { carries: 10_000_000, loss: 0.3 };
+        let way = Way { carries: 10_000_000, loss: 0.3, others: 0 };
         assert_eq!(run(&mut thinning, &mut PathReport::default(), &way, 20), 1_000_000);
     }
 
     #[test]
     fn something_is_left_whatever_happens() {
         let mut thinning = Thinning::new(1_000_000);
-        let wide = Way { carries: 10_000_000, loss: 0.0 };
+        let wide = Way { carries: 10_000_000, loss: 0.0, others: 0 };
         let mut report = PathReport::default();
         run(&mut thinning, &mut report, &wide, 5);
-        let rate = run(&mut thinning, &mut report, &Way { carries: 0, loss: 0.0 }, 10);
+        let rate = run(&mut thinning, &mut report, &Way { carries: 0, loss: 0.0, others: 0 }, 10);
         assert!((LEAST..2 * LEAST).contains(&rate), "{rate}");
     }
 }
