@@ -59,6 +59,8 @@ mod statuses;
 mod stop;
 #[path = "pair/take_over.rs"]
 mod take_over;
+#[path = "pair/thin.rs"]
+mod thin;
 #[path = "pair/threads.rs"]
 mod threads;
 #[path = "pair/times.rs"]
