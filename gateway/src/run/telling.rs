@@ -189,11 +189,15 @@ impl Telling {
         };
         self.impostor.tell(now);
         let what = match reason {
-            Refusal::Revoked => "a revoked certificate was shown",
-            _ => "a certificate in order was shown from another address than peer.address",
+            Refusal::Revoked => format!("a revoked certificate was shown by {address} and refused"),
+            _ => format!(
+                "a certificate in order was shown by {address} and refused, since peer.address is {}: a mistake \
+                 there, or a thief",
+                self.way.to
+            ),
         };
         let such = if attempts == 1 { "such attempt" } else { "such attempts" };
-        let text = format!("{what}, by {address} and refused; {attempts} {such} since this was last told");
+        let text = format!("{what}; {attempts} {such} since this was last told");
         telemetry.events().push(EventKind::Impostor, &text);
     }
 
