@@ -1,6 +1,6 @@
 //! The JSON schemas for editors know the keys that the program knows, and take the examples.
 
-#![expect(clippy::unwrap_used, clippy::panic, reason = "test code, also where no function is a test")]
+#![expect(clippy::unwrap_used, reason = "test code, also where no function is a test")]
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,7 @@
 //! The schemas of what commands print with `--json`, as a package brings them.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::process::Command;
