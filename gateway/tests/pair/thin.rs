@@ -39,8 +39,6 @@ fn a_thin_way_back_leaves_the_way_there_full() {
     let check = || longhaul(&["check", "--live", "--json", file.to_str().unwrap()]);
     wait_until("nothing crosses", &|| client.progress().messages.load(Ordering::Relaxed) > 100);
     let (wide, _) = measure(&pair, &client);
-    assert!(reports(&pair).is_none() && !check().contains(warning));
-
     pair.testbed.set_lane(0, there, back);
     wait_until("reports are not thinned", &|| reports(&pair).is_some());
     // What has queued up leaves.
