@@ -48,6 +48,16 @@ pub struct Received<'a> {
     pub sums: icrc::Sums,
 }
 
+/// A datagram of the right shape, whose ICRC was not checked yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unverified<'a> {
+    /// The datagram.
+    pub datagram: Datagram<'a>,
+    /// From the IP header to the padding.
+    packet: &'a [u8],
+    icrc: [u8; icrc::LEN],
+}
+
 /// Why an IP packet is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
 pub enum Reject {
@@ -135,16 +145,37 @@ impl<'a> Datagram<'a> {
 
 impl<'a> Received<'a> {
     /// As [`Datagram::parse`].
+    #[inline]
     pub fn parse(l3: &'a [u8]) -> Result<Received<'a>, Reject> {
+        Unverified::parse(l3)?.verify()
+    }
+}
+
+impl<'a> Unverified<'a> {
+    /// As [`Datagram::parse`], without a look at the payload.
+    #[inline]
+    pub fn parse(l3: &'a [u8]) -> Result<Unverified<'a>, Reject> {
         match l3.first().ok_or(Reject::NotIp)? >> 4 {
             4 => parse_v4(l3),
             6 => parse_v6(l3),
             _ => Err(Reject::NotIp),
         }
     }
+
+    /// Checks the ICRC.
+    #[inline]
+    pub fn verify(self) -> Result<Received<'a>, Reject> {
+        let Self { datagram, packet, icrc } = self;
+        let sums = match datagram.addressing.src {
+            IpAddr::V4(_) => packet.split_first_chunk().map(|(headers, rest)| icrc::sums_v4(headers, rest)),
+            IpAddr::V6(_) => packet.split_first_chunk().map(|(headers, rest)| icrc::sums_v6(headers, rest)),
+        };
+        let sums = sums.ok_or(Reject::UdpLength)?;
+        if sums.icrc() == icrc { Ok(Received { datagram, sums }) } else { Err(Reject::BadIcrc) }
+    }
 }
 
-fn parse_v4(l3: &[u8]) -> Result<Received<'_>, Reject> {
+fn parse_v4(l3: &[u8]) -> Result<Unverified<'_>, Reject> {
     let header = l3.first_chunk::<V4_LEN>().ok_or(Reject::Truncated)?;
     let [version, tos, t0, t1, _, _, f0, f1, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] = *header;
     if protocol != UDP {
@@ -168,12 +199,7 @@ fn parse_v4(l3: &[u8]) -> Result<Received<'_>, Reject> {
     if checksum(header) != 0 {
         return Err(Reject::IpChecksum);
     }
-    let (udp_to_padding, given) = split_icrc(packet, V4_LEN)?;
-    let (headers, rest) = udp_to_padding.split_first_chunk().ok_or(Reject::UdpLength)?;
-    let sums = icrc::sums_v4(headers, rest);
-    if sums.icrc() != given {
-        return Err(Reject::BadIcrc);
-    }
+    let (packet, icrc) = split_icrc(packet, V4_LEN)?;
     let addressing = Addressing {
         src: Ipv4Addr::new(s0, s1, s2, s3).into(),
         dst: Ipv4Addr::new(d0, d1, d2, d3).into(),
@@ -181,11 +207,11 @@ fn parse_v4(l3: &[u8]) -> Result<Received<'_>, Reject> {
         tclass: tos,
         ttl,
     };
-    let transport = udp_to_padding.get(V4_LEN + UDP_LEN..).ok_or(Reject::UdpLength)?;
-    Ok(Received { datagram: Datagram { addressing, transport }, sums })
+    let transport = packet.get(V4_LEN + UDP_LEN..).ok_or(Reject::UdpLength)?;
+    Ok(Unverified { datagram: Datagram { addressing, transport }, packet, icrc })
 }
 
-fn parse_v6(l3: &[u8]) -> Result<Received<'_>, Reject> {
+fn parse_v6(l3: &[u8]) -> Result<Unverified<'_>, Reject> {
     let (header, after) = l3.split_first_chunk::<V6_LEN>().ok_or(Reject::Truncated)?;
     let ([v0, v1, _, _, l0, l1, next_header, hop_limit], addresses) =
         header.split_first_chunk::<8>().ok_or(Reject::Truncated)?;
@@ -202,12 +228,7 @@ fn parse_v6(l3: &[u8]) -> Result<Received<'_>, Reject> {
     let body = after.get(..length).ok_or(Reject::Truncated)?;
     let packet = l3.get(..V6_LEN + length).ok_or(Reject::Truncated)?;
     let src_port = source_port_to_roce(body)?;
-    let (udp_to_padding, given) = split_icrc(packet, V6_LEN)?;
-    let (headers, rest) = udp_to_padding.split_first_chunk().ok_or(Reject::UdpLength)?;
-    let sums = icrc::sums_v6(headers, rest);
-    if sums.icrc() != given {
-        return Err(Reject::BadIcrc);
-    }
+    let (packet, icrc) = split_icrc(packet, V6_LEN)?;
     let addressing = Addressing {
         src: Ipv6Addr::from(*src).into(),
         dst: Ipv6Addr::from(*dst).into(),
@@ -215,8 +236,8 @@ fn parse_v6(l3: &[u8]) -> Result<Received<'_>, Reject> {
         tclass: v0 << 4 | v1 >> 4,
         ttl: *hop_limit,
     };
-    let transport = udp_to_padding.get(V6_LEN + UDP_LEN..).ok_or(Reject::UdpLength)?;
-    Ok(Received { datagram: Datagram { addressing, transport }, sums })
+    let transport = packet.get(V6_LEN + UDP_LEN..).ok_or(Reject::UdpLength)?;
+    Ok(Unverified { datagram: Datagram { addressing, transport }, packet, icrc })
 }
 
 /// The UDP source port, if the destination is RoCEv2's.
