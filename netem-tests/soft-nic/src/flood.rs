@@ -40,6 +40,12 @@ pub enum FloodKind {
     RcAbsentQueuePair,
     /// RC WRITEs to 3,000 of them.
     RcAbsentQueuePairs,
+    /// Short UD SENDs.
+    UdShort,
+    /// Short UC SENDs.
+    UcShort,
+    /// Short XRC SENDs.
+    XrcShort,
     /// Short RC SENDs, each to another queue pair that the target's host does not have.
     RcShort,
     /// RC READs likewise.
@@ -50,7 +56,7 @@ pub enum FloodKind {
 
 impl FloodKind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 14] = [
         Self::Ud,
         Self::Uc,
         Self::UcClaims,
@@ -59,6 +65,9 @@ impl FloodKind {
         Self::LikeCm,
         Self::RcAbsentQueuePair,
         Self::RcAbsentQueuePairs,
+        Self::UdShort,
+        Self::UcShort,
+        Self::XrcShort,
         Self::RcShort,
         Self::RcReads,
         Self::RcAbsentHost,
@@ -76,6 +85,9 @@ impl FloodKind {
             Self::LikeCm => "packets to queue pair 1 that are none",
             Self::RcAbsentQueuePair => "RC to a queue pair that is not there",
             Self::RcAbsentQueuePairs => "RC to 3,000 such",
+            Self::UdShort => "short UD",
+            Self::UcShort => "short UC",
+            Self::XrcShort => "short XRC",
             Self::RcShort => "short RC SENDs, each to another such",
             Self::RcReads => "RC READs, each to another such",
             Self::RcAbsentHost => "RC to a host that is not there",
@@ -90,8 +102,11 @@ impl FloodKind {
 
     fn opcode(self) -> Opcode {
         match self {
-            Self::Ud | Self::Xrc | Self::Cm | Self::LikeCm => Opcode::UdSendOnly,
+            Self::Ud | Self::UdShort | Self::Xrc | Self::XrcShort | Self::Cm | Self::LikeCm => {
+                Opcode::UdSendOnly
+            }
             Self::Uc => Opcode::UcWriteOnly,
+            Self::UcShort => Opcode::UcSendOnly,
             Self::UcClaims => Opcode::UcWriteFirst,
             Self::RcAbsentQueuePair | Self::RcAbsentQueuePairs | Self::RcAbsentHost => Opcode::WriteOnly,
             Self::RcShort => Opcode::SendOnly,
@@ -103,7 +118,8 @@ impl FloodKind {
     fn place(self, number: u32) -> (u32, u32) {
         match self {
             Self::Cm | Self::LikeCm => (GSI, number),
-            Self::Ud | Self::Uc | Self::Xrc | Self::RcAbsentQueuePair => (ABSENT, number),
+            Self::Ud | Self::UdShort | Self::Uc | Self::UcShort => (ABSENT, number),
+            Self::Xrc | Self::XrcShort | Self::RcAbsentQueuePair => (ABSENT, number),
             Self::UcClaims => (ABSENT + number % 5000, number / 5000),
             Self::RcAbsentQueuePairs | Self::RcAbsentHost => (ABSENT + number % 3000, number / 3000),
             Self::RcShort | Self::RcReads => (ABSENT | number & !ABSENT & 0xff_ffff, 0),
@@ -113,10 +129,12 @@ impl FloodKind {
     fn ext(self) -> Ext {
         let reth = |dma_length| Ext::Reth(Reth { virtual_address: 0, rkey: 7, dma_length });
         match self {
-            Self::Ud | Self::Xrc => Ext::Deth(Deth { qkey: 5, src_qp: Qpn::new(5) }),
+            Self::Ud | Self::UdShort | Self::Xrc | Self::XrcShort => {
+                Ext::Deth(Deth { qkey: 5, src_qp: Qpn::new(5) })
+            }
             Self::Cm | Self::LikeCm => Ext::Deth(Deth { qkey: GSI_QKEY, src_qp: Qpn::new(GSI) }),
             Self::UcClaims => reth(u32::MAX),
-            Self::RcShort => Ext::None,
+            Self::UcShort | Self::RcShort => Ext::None,
             _ => reth(PAYLOAD as u32),
         }
     }
@@ -198,12 +216,14 @@ impl Flood {
         let request = connection_request(self.sent);
         let payload = match self.kind {
             FloodKind::Cm => &request,
-            FloodKind::RcShort => self.payload.get(..SHORT)?,
+            FloodKind::UdShort | FloodKind::UcShort | FloodKind::XrcShort | FloodKind::RcShort => {
+                self.payload.get(..SHORT)?
+            }
             FloodKind::RcReads => &[],
             _ => &*self.payload,
         };
         let len = Repr { bth, ext: self.kind.ext(), payload }.emit(&mut self.transport).ok()?;
-        if self.kind == FloodKind::Xrc {
+        if matches!(self.kind, FloodKind::Xrc | FloodKind::XrcShort) {
             // XRC SEND Only (IBA 1.6, table 38), with eight bytes of headers like a UD packet.
             *self.transport.first_mut()? = 0xa4;
         }

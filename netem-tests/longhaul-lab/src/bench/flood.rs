@@ -1,6 +1,7 @@
 //! The share that a host that floods takes from a neighbour at the same gateway.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,8 @@ use testbed::hostio::{
 };
 use testbed::{Plan, Site, Testbed, host_ip};
 
-use super::{BenchError, TICK, clean_pair, hosts};
+use super::cpu::CpuMeter;
+use super::{BenchError, LOOPBACK, TICK, clean_pair, hosts};
 
 /// `longhaul-lab bench flood`: a host that WRITEs beside one that floods the same class of a pair
 /// of gateways, for each kind of flood and several rates.
@@ -40,14 +42,44 @@ const HOST: u8 = 1;
 const BESIDE: u8 = 2;
 const ABSENT: u8 = 200;
 
+/// A neighbour of the host that WRITEs.
+#[derive(Clone, Copy, Debug)]
+enum Neighbour {
+    /// Another one like it.
+    Honest,
+    /// Another one like it, and a flood to a socket of this machine that nobody reads: it takes the
+    /// same processor time to send, and no gateway sees it.
+    Elsewhere(FloodKind, f64),
+    /// A flood to the gateway, as a multiple of the link's rate.
+    Flood(FloodKind, f64),
+}
+
 /// Result of a host that WRITEs.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     /// Payload, as a share of the link's rate.
     goodput: f64,
     p99: Duration,
-    /// Packets that the other has sent, a second.
+    /// Packets that the flood had, a second.
     flooded: f64,
+    /// Processors kept busy by gateway A, gateway B, and the hosts with the emulator.
+    cores: [f64; 3],
+}
+
+impl Outcome {
+    fn ratio(&self, honest: &Self) -> f64 {
+        self.p99.as_secs_f64() / honest.p99.as_secs_f64()
+    }
+
+    fn row(&self, name: &str, times: f64, honest: &Self) -> String {
+        let Self { goodput, p99, flooded, cores: [a, b, hosts] } = self;
+        format!(
+            "| {name} | {times} | {flooded:.0} | {} | {} | {:.2} | {a:.2} | {b:.2} | {hosts:.2} |",
+            human::share(*goodput),
+            human::time(*p99),
+            self.ratio(honest)
+        )
+    }
 }
 
 impl Flood {
@@ -62,7 +94,7 @@ impl Flood {
              contents checked. Another host of the site floods the same class.\n",
             human::rate(RATE)
         )?;
-        let honest = self.play(None, interrupted)?;
+        let honest = self.play(Neighbour::Honest, interrupted)?;
         writeln!(
             out,
             "beside an honest host: goodput {} of the link, p99 {}\n",
@@ -71,21 +103,19 @@ impl Flood {
         )?;
         writeln!(
             out,
-            "| the other floods with | times the link's rate | packets a second | goodput, of the link | p99 | ratio |"
+            "| the other floods with | times the link's rate | packets a second | goodput, of the link | p99 \
+             | ratio | processors: gateway A | gateway B | hosts, link |"
         )?;
-        writeln!(out, "|---|--:|--:|--:|--:|--:|")?;
+        writeln!(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|")?;
+        let [.., most] = TIMES;
+        let machine = self.play(Neighbour::Elsewhere(FloodKind::RcShort, most), interrupted)?;
+        writeln!(out, "{}", machine.row("an honest host, and a flood to nobody", most, &honest))?;
         let mut failed = String::new();
         for kind in FloodKind::ALL.into_iter().filter(|kind| kind.label().contains(&self.only)) {
             for times in TIMES {
-                let Outcome { goodput, p99, flooded } = self.play(Some((kind, times)), interrupted)?;
-                let ratio = p99.as_secs_f64() / honest.p99.as_secs_f64();
-                let label = kind.label();
-                writeln!(
-                    out,
-                    "| {label} | {times} | {flooded:.0} | {} | {} | {ratio:.2} |",
-                    human::share(goodput),
-                    human::time(p99)
-                )?;
+                let outcome = self.play(Neighbour::Flood(kind, times), interrupted)?;
+                let (label, ratio, goodput) = (kind.label(), outcome.ratio(&honest), outcome.goodput);
+                writeln!(out, "{}", outcome.row(label, times, &honest))?;
                 if goodput < LEAST_GOODPUT || ratio > MOST_P99 {
                     failed +=
                         &format!("{label} at {times}: goodput {}, p99 {ratio:.2}\n", human::share(goodput));
@@ -95,25 +125,28 @@ impl Flood {
         if failed.is_empty() { Ok(()) } else { Err(BenchError::Share(failed)) }
     }
 
-    /// The host's result beside one that floods so, or beside another like it.
-    fn play(
-        &self,
-        flood: Option<(FloodKind, f64)>,
-        interrupted: &dyn Fn() -> bool,
-    ) -> Result<Outcome, BenchError> {
+    /// The host's result beside this.
+    fn play(&self, beside: Neighbour, interrupted: &dyn Fn() -> bool) -> Result<Outcome, BenchError> {
         let bound = hosts::bind(2)?;
         let mut testbed = Testbed::start(&self.plan(&bound)?, interrupted)?;
         let mut bound = bound.into_iter();
         let (Some(mine), Some(others)) = (bound.next(), bound.next()) else {
             return Err(BenchError::Interrupted);
         };
-        let played = self.beside(&testbed, mine, others, flood, interrupted);
+        let processes = [testbed.pid(Site::A), testbed.pid(Site::B), std::process::id()];
+        let meters: Vec<_> =
+            processes.iter().map(|process| CpuMeter::start(&[*process])).collect::<Result<_, _>>()?;
+        let played = self.beside(&testbed, mine, others, beside, interrupted);
         // If a gateway has ended, that is the reason to show.
         testbed.check()?;
         let (report, flooded) = played?;
+        let mut cores = [0.0; 3];
+        for (cores, meter) in cores.iter_mut().zip(&meters) {
+            *cores = meter.cores()?;
+        }
         testbed.stop()?;
         let p99 = Duration::from_nanos(report.latency.value_at_quantile(0.99));
-        Ok(Outcome { goodput: report.goodput() / RATE, p99, flooded })
+        Ok(Outcome { goodput: report.goodput() / RATE, p99, flooded, cores })
     }
 
     fn beside(
@@ -121,23 +154,29 @@ impl Flood {
         testbed: &Testbed,
         mine: [Bound; 2],
         others: [Bound; 2],
-        flood: Option<(FloodKind, f64)>,
+        beside: Neighbour,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<(Report, f64), BenchError> {
-        let Some((kind, times)) = flood else {
-            let beside = self.start(testbed, others, BESIDE)?;
-            let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
-            finish(beside, interrupted)?;
-            return Ok((report, 0.0));
+        let since = Instant::now();
+        let unread = Bound::new(LOOPBACK)?;
+        let (flooder, other) = match beside {
+            Neighbour::Honest => (None, Some(self.start(testbed, others, BESIDE)?)),
+            Neighbour::Elsewhere(kind, times) => {
+                let flooder = flood(Bound::new(LOOPBACK)?, kind, times, unread.address()?)?;
+                (Some(flooder), Some(self.start(testbed, others, BESIDE)?))
+            }
+            Neighbour::Flood(kind, times) => {
+                let [from, _] = others;
+                (Some(flood(from, kind, times, testbed.lan(Site::A))?), None)
+            }
         };
-        let [from, _] = others;
-        let to = if kind.is_to_absent_host() { ABSENT } else { HOST };
-        let ips = [host_ip(Site::A, BESIDE), host_ip(Site::B, to)];
-        let config = FloodConfig { kind, rate: RATE * times, ips, gateway: testbed.lan(Site::A) };
-        let (flooder, since) = (Flooder::start(from, config)?, Instant::now());
         let report = finish(self.start(testbed, mine, HOST)?, interrupted)?;
         let time = since.elapsed().as_secs_f64();
-        Ok((report, flooder.stop()? as f64 / time))
+        if let Some(other) = other {
+            finish(other, interrupted)?;
+        }
+        let flooded = flooder.map(Flooder::stop).transpose()?.unwrap_or(0);
+        Ok((report, flooded as f64 / time))
     }
 
     /// Client at site A, server at site B.
@@ -178,6 +217,13 @@ impl Flood {
             ..Workload::default()
         }
     }
+}
+
+/// Has a host flood this address with so much.
+fn flood(from: Bound, kind: FloodKind, times: f64, gateway: SocketAddr) -> Result<Flooder, BenchError> {
+    let to = if kind.is_to_absent_host() { ABSENT } else { HOST };
+    let ips = [host_ip(Site::A, BESIDE), host_ip(Site::B, to)];
+    Ok(Flooder::start(from, FloodConfig { kind, rate: RATE * times, ips, gateway })?)
 }
 
 /// Waits for the client's end, which has to be a good one.
