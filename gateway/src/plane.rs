@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use config::{Policy, Wan};
 use ipnet::IpNet;
-use roce::ip::{Received, Reject};
+use roce::ip::{Received, Reject, Unverified};
 use session::{Opener, Rejected, Sealer};
 use splice::site::SiteStats;
 use splice::{Gateway, SessionEnd, StaleFlow, Tuning, Undrained};
@@ -354,27 +354,21 @@ impl<O: Observer> Worker<O> {
 
     fn receive_lan(&mut self, now: Instant) -> usize {
         let Self { lan, peers, routes, members, .. } = self;
-        let received = lan.receive(BUDGET, &mut |packet| match Received::parse(packet) {
-            Ok(received) => match routes.of(&received.datagram.addressing) {
-                Route::One(nth) => {
-                    if let Some(members) = members {
-                        members.arrived(peers, (nth, None), (&received, packet), now);
-                    } else if let Some(peer) = peers.get_mut(nth) {
-                        peer.handle_lan(&received, packet.len(), now);
-                    }
+        let received = lan.receive(BUDGET, &mut |packet| {
+            let taken = Unverified::parse(packet).and_then(|unverified| {
+                let route = routes.of(&unverified.datagram.addressing);
+                if let Route::One(nth) = route
+                    && let Some(peer) = peers.get_mut(nth)
+                    && peer.drop_surplus(&unverified.datagram, packet.len(), now)
+                {
+                    return Ok(());
                 }
-                Route::All => {
-                    for nth in routes.sides(&received.datagram.addressing) {
-                        if let Some(peer) = peers.get_mut(nth) {
-                            peer.handle_lan(&received, packet.len(), now);
-                        }
-                    }
-                }
-            },
-            Err(reject) => {
-                if let Some(peer) = peers.first_mut() {
-                    peer.refuse_lan(reject, packet.len());
-                }
+                let received = unverified.verify()?;
+                hand_over(peers, members, routes, route, (&received, packet), now);
+                Ok(())
+            });
+            if let (Err(reject), Some(peer)) = (taken, peers.first_mut()) {
+                peer.refuse_lan(reject, packet.len());
             }
         });
         // The interface's state is watched and reported by keep_house.
@@ -465,5 +459,32 @@ impl<O: Observer> Worker<O> {
             .fold(0, |bits, (nth, came)| bits | u128::from(came) << nth);
         self.rest.woken(self.arrivals(), Instant::now());
         Ok(Ready { orders, lan, wan })
+    }
+}
+
+/// Hands a local host's packet to the sides that it is for.
+fn hand_over<O: Observer>(
+    peers: &mut [PeerSide<O>],
+    members: &mut Option<Parts>,
+    routes: &Routes,
+    route: Route,
+    (received, packet): (&Received<'_>, &[u8]),
+    now: Instant,
+) {
+    match route {
+        Route::One(nth) => {
+            if let Some(members) = members {
+                members.arrived(peers, (nth, None), (received, packet), now);
+            } else if let Some(peer) = peers.get_mut(nth) {
+                peer.handle_lan(received, packet.len(), now);
+            }
+        }
+        Route::All => {
+            for nth in routes.sides(&received.datagram.addressing) {
+                if let Some(peer) = peers.get_mut(nth) {
+                    peer.handle_lan(received, packet.len(), now);
+                }
+            }
+        }
     }
 }

@@ -34,6 +34,7 @@ use crate::session_end::SessionEnd;
 use crate::settings::{classes, is_in};
 use crate::stale_flows::{FlowSide, StaleFlow, StaleFlows};
 use crate::stats::{LanDrop, Stats};
+use crate::surplus::Surplus;
 
 /// One gateway of a pair.
 ///
@@ -67,6 +68,7 @@ pub struct Gateway {
     /// The session before.
     ended: SessionEnd,
     relief: Reclaimer,
+    surplus: Surplus,
     /// IPv4 identification of the next packet for the LAN.
     ident: u16,
 }
@@ -77,6 +79,7 @@ pub(crate) mod moves;
 mod observed;
 mod restore;
 mod retained;
+mod surplus;
 
 impl Gateway {
     /// A gateway without a session and without flows.
@@ -95,6 +98,7 @@ impl Gateway {
             // A process without a past may have had one that ended in any way.
             ended: SessionEnd::Lost,
             relief: Reclaimer::new(settings.total_buffer),
+            surplus: Surplus::new(settings.grouping.secret(), now),
             ident: 1,
             common: Common {
                 classes: Classes::new(Arc::clone(&settings.policy)),
@@ -118,17 +122,25 @@ impl Gateway {
 
     /// A packet from the LAN.
     pub fn handle_lan(&mut self, datagram: &Datagram<'_>, now: Instant) {
-        self.take_lan(datagram, None, now);
+        if !self.drop_surplus(datagram, now) {
+            self.take_lan(datagram, None, now);
+        }
     }
 
-    /// A packet from the LAN, whose payload need not be read again for its sum.
+    /// A packet from the LAN that [`Gateway::drop_surplus`] has just let pass, and whose payload
+    /// need not be read again for its sum.
     pub fn handle_received(&mut self, received: &Received<'_>, now: Instant) {
         self.take_lan(&received.datagram, Some(received.sums), now);
     }
 
     fn take_lan(&mut self, datagram: &Datagram<'_>, sums: Option<Sums>, now: Instant) {
+        let judged = self.surplus.take_judged().map(|place| (place, self.common.stats.dropped_for_share()));
+        self.near.set_flooded(judged.is_some_and(|(place, _)| self.surplus.is_in_part(place)));
         if let Err(why) = self.admit(datagram, sums, now) {
             self.common.stats.drop_lan(why);
+        }
+        if let Some((place, before)) = judged {
+            self.surplus.note(place, self.common.stats.dropped_for_share() > before);
         }
         self.settle_pairings(now);
     }

@@ -49,6 +49,13 @@ impl Grouping {
         Group::other(self.group(host))
     }
 
+    /// A keyed hash of two hosts and a queue pair of theirs. Its upper bits are the best.
+    pub(crate) fn hash(self, [a, b]: [u64; 2], [c, d]: [u64; 2], qpn: u32) -> u64 {
+        let hosts =
+            fold(a ^ self.offset, b ^ self.factor) ^ fold(c ^ self.factor, d ^ self.offset).rotate_left(32);
+        fold(hosts ^ u64::from(qpn), self.factor).wrapping_mul(GOLDEN)
+    }
+
     /// The group of a host, as far as what it has counts.
     pub(crate) fn group(self, host: IpAddr) -> u8 {
         let bits = match host {
@@ -56,13 +63,16 @@ impl Grouping {
             IpAddr::V6(host) => host.to_bits(),
         };
         let network = bits >> LAST;
-        // Folded multiplication (wyhash), keyed.
-        let product =
-            u128::from(network as u64 ^ self.offset) * u128::from((network >> 64) as u64 ^ self.factor);
-        let folded = (product >> 64) as u64 ^ product as u64;
+        let folded = fold(network as u64 ^ self.offset, (network >> 64) as u64 ^ self.factor);
         let place = (folded.wrapping_mul(GOLDEN) >> (u64::BITS - LAST)) as u8;
         place.wrapping_add(bits as u8) % GROUPS as u8
     }
+}
+
+/// Folded multiplication (wyhash).
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
 }
 
 /// 2^64 divided by the golden ratio (Knuth, volume 3, section 6.4).

@@ -44,6 +44,7 @@ mod sixteen;
 mod stale_flows;
 mod stalest;
 mod stats;
+mod surplus;
 mod timers;
 mod uc_admission;
 

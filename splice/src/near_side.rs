@@ -1,5 +1,6 @@
 //! Requester side: flows whose requester is on our LAN: the near halves.
 
+mod answered;
 mod debts;
 mod end;
 mod flow;

@@ -46,10 +46,12 @@ pub enum LanDrop {
     /// Its source is no host of this site's: a multicast address, or one beyond
     /// [`crate::Settings::local`].
     SourceNotLocal,
+    /// It was not read: most of what its host sends of the kind finds no room.
+    Surplus,
 }
 
 /// Number of [`LanDrop`] reasons.
-pub const LAN_DROPS: usize = 18;
+pub const LAN_DROPS: usize = 19;
 
 impl LanDrop {
     /// Every reason, in the order of the counters.
@@ -72,6 +74,7 @@ impl LanDrop {
         Self::Multicast,
         Self::Share,
         Self::SourceNotLocal,
+        Self::Surplus,
     ];
 
     /// A short label for a metric.
@@ -96,36 +99,49 @@ impl LanDrop {
             Self::Multicast => "multicast",
             Self::Share => "share",
             Self::SourceNotLocal => "source_not_local",
+            Self::Surplus => "surplus",
         }
     }
 }
 
-/// Has as many reasons in snapshots as version 1 knew. Those that have come since count anew.
-mod first_reasons {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+/// Has as many counters of a table in snapshots as version 1 knew. Those that have come since count
+/// anew.
+macro_rules! counters_of_version_1 {
+    ($module:ident: $known:literal) => {
+        mod $module {
+            use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    type Known = [u64; 8];
+            type Known = [u64; $known];
 
-    pub(super) fn serialize<const N: usize, S: Serializer>(all: &[u64; N], to: S) -> Result<S::Ok, S::Error> {
-        let mut known = Known::default();
-        known.iter_mut().zip(all).for_each(|(known, count)| *known = *count);
-        known.serialize(to)
-    }
+            pub(super) fn serialize<const N: usize, S: Serializer>(
+                all: &[u64; N],
+                to: S,
+            ) -> Result<S::Ok, S::Error> {
+                let mut known = Known::default();
+                known.iter_mut().zip(all).for_each(|(known, count)| *known = *count);
+                known.serialize(to)
+            }
 
-    pub(super) fn deserialize<'de, const N: usize, D>(from: D) -> Result<[u64; N], D::Error>
-    where
-        D: Deserializer<'de>,
-    {
-        let mut all = [0; N];
-        all.iter_mut().zip(Known::deserialize(from)?).for_each(|(count, known)| *count = known);
-        Ok(all)
-    }
+            pub(super) fn deserialize<'de, const N: usize, D>(from: D) -> Result<[u64; N], D::Error>
+            where
+                D: Deserializer<'de>,
+            {
+                let mut all = [0; N];
+                all.iter_mut().zip(Known::deserialize(from)?).for_each(|(count, known)| *count = known);
+                Ok(all)
+            }
+        }
+    };
 }
+
+counters_of_version_1!(first_drops: 18);
+counters_of_version_1!(first_reasons: 8);
 
 /// The counters of a [`crate::Gateway`] since its start, and what it holds now.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Stats {
     /// Packets from the LAN that were dropped, by [`LanDrop`].
+    #[serde(with = "first_drops")]
     pub lan_drops: [u64; LAN_DROPS],
     /// By the halves of flows at their requesters.
     #[serde(skip)]
@@ -252,6 +268,14 @@ impl Stats {
         if let Some(count) = self.lan_drops.get_mut(why as usize) {
             *count += 1;
         }
+    }
+
+    /// Counts packets that were read and dropped for want of room in a share.
+    pub(crate) fn dropped_for_share(&self) -> u64 {
+        [LanDrop::NoRoom, LanDrop::Share, LanDrop::TooManyFlows]
+            .into_iter()
+            .filter_map(|why| self.lan_drops.get(why as usize))
+            .sum()
     }
 
     pub(crate) fn fail(&mut self, why: Cause) {

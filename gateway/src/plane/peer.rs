@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use config::{Policy, Relation, Wan};
 use ipnet::IpNet;
 use quinn_udp::EcnCodepoint;
-use roce::ip::{Received, Reject};
+use roce::ip::{Datagram, Received, Reject};
 use session::control::with_scope;
 use session::{HEADER, Header, OVERHEAD, Opener, Rejected, Sealer};
 use snapshot::Written;
@@ -234,6 +234,17 @@ impl<O: Observer> PeerSide<O> {
         self.counts.lan_packets += 1;
         self.counts.lan_bytes += bytes as u64;
         self.core.handle_received(received, now);
+    }
+
+    /// Drops a packet of a local host, of so many bytes, if its host has had its share. Returns
+    /// true if it did.
+    pub(super) fn drop_surplus(&mut self, datagram: &Datagram<'_>, bytes: usize, now: Instant) -> bool {
+        let is_surplus = self.core.drop_surplus(datagram, now);
+        if is_surplus {
+            self.counts.lan_packets += 1;
+            self.counts.lan_bytes += bytes as u64;
+        }
+        is_surplus
     }
 
     /// Counts a packet of a local host that is for no peer.

@@ -182,7 +182,7 @@ fn least_ack_timeout(rtt: Duration) -> Timeout {
 
 /// The destination queue pair stands in the same place of every transport's BTH; 0 if the packet is
 /// too short for it.
-fn dest_qp(transport: &[u8]) -> u32 {
+pub(super) fn dest_qp(transport: &[u8]) -> u32 {
     match transport {
         [_, _, _, _, _, q0, q1, q2, ..] => u32::from_be_bytes([0, *q0, *q1, *q2]),
         _ => 0,

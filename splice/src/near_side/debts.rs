@@ -50,8 +50,8 @@ const UNPROVEN: Pace = Pace { each: Duration::from_micros(20), at_once: 65_536 }
 
 impl Pace {
     /// When it would be made up for if one more was begun; `None`: too late.
-    fn after(self, begun: Bucket, now: Instant) -> Option<Instant> {
-        begun.after(self.each, self.each * self.at_once, now)
+    fn after(self, begun: Bucket, cost: u32, now: Instant) -> Option<Instant> {
+        begun.after(self.each * cost, self.each * self.at_once, now)
     }
 }
 
@@ -74,14 +74,14 @@ impl OpeningDebts {
         debts.0.get_mut(usize::from(group))
     }
 
-    /// A host of this group begins a flow. `false`: it is not to.
-    pub(super) fn take(&mut self, account: Account, group: u8, now: Instant) -> bool {
+    /// A host of this group begins a flow, which counts as `cost` of them. `false`: it is not to.
+    pub(super) fn take(&mut self, account: Account, group: u8, cost: u32, now: Instant) -> bool {
         let all = match account {
-            Account::Unproven => UNPROVEN.after(self.all, now),
+            Account::Unproven => UNPROVEN.after(self.all, cost, now),
             _ => Some(now),
         };
         let Some(own) = self.debt(account, group) else { return true };
-        let (Some(after), Some(all)) = (HOST.after(*own, now), all) else { return false };
+        let (Some(after), Some(all)) = (HOST.after(*own, cost, now), all) else { return false };
         own.pay(after);
         if account == Account::Unproven {
             self.all.pay(all);
@@ -106,7 +106,7 @@ mod tests {
 
     /// Begins as many as may begin now.
     fn begin(debts: &mut OpeningDebts, account: Account, group: u8, now: Instant) -> u32 {
-        (0..).take_while(|_| debts.take(account, group, now)).count() as u32
+        (0..).take_while(|_| debts.take(account, group, 1, now)).count() as u32
     }
 
     #[test]
@@ -127,13 +127,23 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a start for virtual time")]
+    fn whoever_floods_begins_others_at_a_slower_pace() {
+        let (mut debts, start) = (OpeningDebts::default(), Instant::now());
+        assert_eq!(begin(&mut debts, Account::Proven, 0, start), HOST.at_once);
+        let now = start + Duration::from_millis(100);
+        let begun = (0..).take_while(|_| debts.take(Account::Proven, 0, 4, now)).count();
+        assert_eq!(begun, 1000);
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a start for virtual time")]
     fn flows_that_were_answered_cost_nothing() {
         let (mut debts, now) = (OpeningDebts::default(), Instant::now());
         for _ in 0..10 * UNPROVEN.at_once {
-            assert!(debts.take(Account::Unproven, 7, now));
+            assert!(debts.take(Account::Unproven, 7, 1, now));
             debts.give_back(Account::Unproven, 7);
         }
-        assert!(debts.take(Account::Nobody, 7, now));
+        assert!(debts.take(Account::Nobody, 7, 1, now));
         assert_eq!(begin(&mut debts, Account::Unproven, 7, now), HOST.at_once);
     }
 }

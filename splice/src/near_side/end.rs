@@ -296,7 +296,7 @@ impl NearSide {
         self.targets.count(&mut flow.places, 0, waiting);
         self.unheard.leave(flow.addressing.src, &mut flow.places.unheard);
         if flow.marks.account == Account::Answered {
-            self.heard.leave(flow.addressing.src);
+            self.heard.leave(&flow.key());
         }
         if let Some(retention) = ctx.retention {
             retention.clear(&mut flow.run);

@@ -4,14 +4,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use roce::pairing::FlowKey;
+
+use super::answered::AnsweredFlows;
 use super::debts::{Account, OpeningDebts};
 use super::{NearFlow, NearKey, NearSide};
 use crate::context::Context;
 use crate::hosts::Grouping;
+use crate::surplus::Kind;
 
 /// All that was sent before a host was known to be there has left the queue by then: it has half
 /// of the link, and the queue holds 0.2 s.
 const DRAINED: Duration = Duration::from_millis(500);
+/// A flow counts as so many while its group's are read in part only: what it costs a gateway is to
+/// leave time for others.
+const FLOODED: u32 = 4;
 
 /// Hosts with flows whose target has spoken, or that connection management has named, and what
 /// they and others have begun.
@@ -21,7 +28,10 @@ const DRAINED: Duration = Duration::from_millis(500);
 pub(super) struct Heard {
     hosts: BTreeMap<IpAddr, Host>,
     debts: OpeningDebts,
-    /// The groups that are charged, once one was.
+    flows: AnsweredFlows,
+    /// The packet that is handled is one of a flood, of which only a part is read.
+    is_flooded: bool,
+    /// The groups that are charged. Known before any flow is.
     grouping: Option<Grouping>,
 }
 
@@ -43,13 +53,25 @@ enum Standing {
 }
 
 impl Heard {
-    /// One more flow of this host was answered.
-    fn join(&mut self, host: IpAddr) {
-        self.hosts.entry(host).or_default().flows += 1;
+    /// Hosts are grouped like this, in this process.
+    pub(super) fn set_grouping(&mut self, grouping: Grouping) {
+        self.grouping = Some(grouping);
+    }
+
+    /// One more flow was answered.
+    fn join(&mut self, flow: &FlowKey) {
+        self.hosts.entry(flow.requester).or_default().flows += 1;
+        if let Some(grouping) = self.grouping {
+            self.flows.enter(flow, grouping);
+        }
     }
 
     /// One of them is gone.
-    pub(super) fn leave(&mut self, host: IpAddr) {
+    pub(super) fn leave(&mut self, flow: &FlowKey) {
+        if let Some(grouping) = self.grouping {
+            self.flows.leave(flow, grouping);
+        }
+        let host = flow.requester;
         if let Some(entry) = self.hosts.get_mut(&host) {
             entry.flows -= 1;
             if entry.flows == 0 {
@@ -61,18 +83,21 @@ impl Heard {
     /// This host begins a flow of which nothing is known. Returns who is charged for it. `None`: it
     /// is not to begin.
     pub(super) fn begin(&mut self, host: IpAddr, grouping: Grouping, now: Instant) -> Option<Account> {
-        self.grouping = Some(grouping);
-        let is_there = self.hosts.contains_key(&host);
-        let account = if is_there { Account::Proven } else { Account::Unproven };
-        self.debts.take(account, grouping.group(host), now).then_some(account)
+        let account = self.account(host);
+        let cost = if self.is_flooded { FLOODED } else { 1 };
+        self.debts.take(account, grouping.group(host), cost, now).then_some(account)
     }
 
-    /// A flow of this host was answered that this account was charged for.
-    fn answered(&mut self, account: Account, host: IpAddr) {
+    fn account(&self, host: IpAddr) -> Account {
+        if self.hosts.contains_key(&host) { Account::Proven } else { Account::Unproven }
+    }
+
+    /// A flow was answered that this account was charged for.
+    fn answered(&mut self, account: Account, flow: &FlowKey) {
         if let Some(grouping) = self.grouping {
-            self.debts.give_back(account, grouping.group(host));
+            self.debts.give_back(account, grouping.group(flow.requester));
         }
-        self.join(host);
+        self.join(flow);
     }
 
     /// Returns whether the host was answered, and nothing of it waits among the unproven any more,
@@ -95,8 +120,23 @@ impl NearSide {
     pub(super) fn note_heard(heard: &mut Heard, flow: &mut NearFlow) {
         if flow.marks.account != Account::Answered && !flow.is_unheard() {
             let account = std::mem::replace(&mut flow.marks.account, Account::Answered);
-            heard.answered(account, flow.addressing.src);
+            heard.answered(account, &flow.key());
         }
+    }
+
+    /// The next packet is one of a flood, of which only a part is read.
+    pub(crate) fn set_flooded(&mut self, is_flooded: bool) {
+        self.heard.is_flooded = is_flooded;
+    }
+
+    /// Returns what a request asks for that begins a message; `None`: it may be of a flow that was
+    /// answered.
+    pub(crate) fn kind_of_request(&self, flow: &FlowKey, grouping: Grouping) -> Option<Kind> {
+        if self.heard.flows.may_have(flow, grouping) {
+            return None;
+        }
+        let is_proven = self.heard.account(flow.requester) == Account::Proven;
+        Some(if is_proven { Kind::Proven } else { Kind::Unproven })
     }
 
     /// Sends for the flow from now on. Until a target has answered its host, anybody may have
@@ -115,7 +155,13 @@ impl NearSide {
 
 #[cfg(test)]
 mod tests {
+    use roce::wire::Qpn;
+
     use super::*;
+
+    fn flow(host: IpAddr) -> FlowKey {
+        FlowKey { requester: host, target: [10, 0, 1, 1].into(), target_qpn: Qpn::new(5) }
+    }
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a start for virtual time")]
@@ -123,11 +169,11 @@ mod tests {
         let (host, now) = (IpAddr::from([10, 0, 0, 1]), Instant::now());
         let mut heard = Heard::default();
         assert!(!heard.is_proven(host, now, || false));
-        heard.join(host);
-        heard.join(host);
-        heard.leave(host);
+        heard.join(&flow(host));
+        heard.join(&flow(host));
+        heard.leave(&flow(host));
         assert!(heard.is_proven(host, now, || false));
-        heard.leave(host);
+        heard.leave(&flow(host));
         assert!(!heard.is_proven(host, now, || false) && heard.hosts.is_empty());
     }
 
@@ -137,7 +183,7 @@ mod tests {
     fn nothing_overtakes_what_a_host_sent_before_it_was_proven() {
         let (host, now) = (IpAddr::from([10, 0, 0, 1]), Instant::now());
         let mut heard = Heard::default();
-        heard.join(host);
+        heard.join(&flow(host));
         assert!(!heard.is_proven(host, now, || true));
         assert!(!heard.is_proven(host, now + DRAINED / 2, || true));
         assert!(heard.is_proven(host, now + DRAINED, || true));

@@ -11,6 +11,7 @@ use crate::pool::copy_all;
 impl NearSide {
     /// Has flows share what they share.
     pub(crate) fn restore(&mut self, settings: &Settings) {
+        self.heard.set_grouping(settings.grouping);
         let config = self.config(settings);
         for flow in self.flows.values_mut() {
             flow.near.share(Arc::clone(&config), Arc::clone(&self.counters));
