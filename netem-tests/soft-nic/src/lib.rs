@@ -412,8 +412,7 @@ impl Host {
     fn emit_cnp(&mut self, addressing: &Addressing, to: Qpn, out: &mut [u8]) -> Option<usize> {
         let bth = Bth { becn: true, ..Bth::new(Opcode::Cnp, to, Psn::new(0)) };
         let len = Repr { bth, ext: Ext::None, payload: &[0; 16] }.emit(&mut self.scratch).ok()?;
-        self.ident = self.ident.checked_add(1).unwrap_or(1);
-        roce::ip::emit(addressing, self.ident, self.scratch.get(..len)?, out).ok()
+        self.frame(addressing, len, out)
     }
 
     fn emit(
@@ -429,6 +428,11 @@ impl Host {
         };
         let repr = Repr { bth, ext: outgoing.ext, payload };
         let len = repr.emit(&mut self.scratch).ok()?;
+        self.frame(addressing, len, out)
+    }
+
+    /// Puts the first `len` bytes of the scratch memory into an IP packet.
+    fn frame(&mut self, addressing: &Addressing, len: usize, out: &mut [u8]) -> Option<usize> {
         self.ident = self.ident.checked_add(1).unwrap_or(1);
         roce::ip::emit(addressing, self.ident, self.scratch.get(..len)?, out).ok()
     }
