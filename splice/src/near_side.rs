@@ -271,7 +271,7 @@ impl NearSide {
             budget: Budget::new(settings.total_buffer),
             failed: VecDeque::new(),
             unheard: Unheard::default(),
-            heard: Heard::default(),
+            heard: Heard::new(settings.grouping),
             closed: false,
         }
     }

@@ -31,7 +31,7 @@ pub(super) struct Heard {
     flows: AnsweredFlows,
     /// The packet that is handled is one of a flood, of which only a part is read.
     is_flooded: bool,
-    /// The groups that are charged. Known before any flow is.
+    /// The groups that are charged. `None` only until what a snapshot has is restored.
     grouping: Option<Grouping>,
 }
 
@@ -53,7 +53,11 @@ enum Standing {
 }
 
 impl Heard {
-    /// Hosts are grouped like this, in this process.
+    pub(super) fn new(grouping: Grouping) -> Self {
+        Self { grouping: Some(grouping), ..Self::default() }
+    }
+
+    /// Read from a snapshot: hosts are grouped like this, in this process.
     pub(super) fn set_grouping(&mut self, grouping: Grouping) {
         self.grouping = Some(grouping);
     }

@@ -53,7 +53,6 @@ impl NearSide {
         packet: &Packet<'_>,
         ctx: &mut Context<'_>,
     ) -> Option<NearKey> {
-        self.heard.set_grouping(ctx.settings.grouping);
         self.renew_config(ctx.settings);
         let found = match self.replace(&key, packet, ctx) {
             Ok(Some(anew)) => Ok(anew),
