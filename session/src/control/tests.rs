@@ -3,6 +3,7 @@
 
 mod ecn;
 mod renewal;
+mod replaced;
 mod resume;
 mod threads;
 
