@@ -281,6 +281,7 @@ fn interface(report: &mut Report, gateway: &Gateway, sys: &Path) {
 mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, SystemTime};
 
     use config::Rate;
 
@@ -480,20 +481,45 @@ mod tests {
         }
     }
 
+    /// Checks the file of site a, whose certificate is this site's, signs itself, and ends in so
+    /// many days.
+    fn check_signing_itself(folder: &Path, site: &str, days: u64) -> Report {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new([site.to_owned()]).unwrap();
+        params.not_after = (SystemTime::now() + Duration::from_secs(days * 86_400)).into();
+        fs::write(folder.join("a.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
+        let place = folder.join("a.key");
+        fs::write(&place, key.serialize_pem()).unwrap();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).unwrap();
+        let path = gateway_file(folder, "a", "lo");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, text.replace("\"ca.crt\"", "\"a.crt\"")).unwrap();
+        check(&path)
+    }
+
+    /// While there is time to make another one.
+    #[test]
+    fn a_certificate_that_expires_soon_is_told_with_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        for (days, is_told) in [(31, false), (29, true)] {
+            let report = check_signing_itself(folder.path(), "a", days);
+            assert!(report.is_valid(), "{days}: {:?}", messages(&report));
+            let [told] = report.problems() else {
+                assert!(!is_told, "{days}: {:?}", messages(&report));
+                assert_eq!(messages(&report), [""; 0], "{days}");
+                continue;
+            };
+            assert!(is_told && told.message().contains("expires at 2"), "{days}: {:?}", messages(&report));
+            assert_eq!(told.position(), Some((13, 15)));
+            assert!(told.remedy().unwrap().contains("`longhaul keys "), "{:?}", told.remedy());
+        }
+    }
+
     /// One that signs itself is its own authority: what is wrong with it is its name.
     #[test]
     fn a_certificate_of_another_site_is_blamed_where_it_signs_itself() {
         let folder = tempfile::tempdir().unwrap();
-        let key = rcgen::KeyPair::generate().unwrap();
-        let params = rcgen::CertificateParams::new(["c".to_owned()]).unwrap();
-        fs::write(folder.path().join("a.crt"), params.self_signed(&key).unwrap().pem()).unwrap();
-        let place = folder.path().join("a.key");
-        fs::write(&place, key.serialize_pem()).unwrap();
-        fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).unwrap();
-        let path = gateway_file(folder.path(), "a", "lo");
-        let text = fs::read_to_string(&path).unwrap();
-        fs::write(&path, text.replace("\"ca.crt\"", "\"a.crt\"")).unwrap();
-        let report = check(&path);
+        let report = check_signing_itself(folder.path(), "c", 365);
         let told = report.problems()[0].position().map(|(line, _)| line);
         assert_eq!(told, Some(13), "{:?}", messages(&report));
         assert!(messages(&report)[0].contains("does not prove that this gateway is `a`"));
