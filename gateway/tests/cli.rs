@@ -278,6 +278,34 @@ fn files_that_cannot_be_used() {
     );
 }
 
+/// Each by itself is in order. What the second contradicts is told with the first one's name.
+#[test]
+fn files_of_a_pair_are_held_against_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let init = |dir: &str| {
+        let sites = ["a,10.9.0.1,10.0.0.0/24,lo", "b,10.9.0.2,10.0.1.0/24,lo"];
+        let args = ["init", "--dir", dir, "--rate", "1 Gbit/s", "--site", sites[0], "--site", sites[1]];
+        assert_eq!(parts(&longhaul(path, &args)).0, Some(0));
+    };
+    ["one", "other"].into_iter().for_each(init);
+    let together = |second: &str| {
+        let (code, _, err) = parts(&longhaul(path, &["check", "one/a.toml", second]));
+        (code, err)
+    };
+    assert_eq!(together("one/b.toml"), (Some(0), String::new()));
+    let (code, err) = together("other/b.toml");
+    assert!(code == Some(2) && err.contains("is not of the authority that"), "{code:?} {err}");
+    let text = fs::read_to_string(path.join("one/b.toml")).unwrap();
+    fs::write(path.join("one/b.toml"), text.replace("\"10.9.0.1:", "\"10.9.0.7:")).unwrap();
+    assert_eq!(parts(&longhaul(path, &["check", "one/b.toml"])).0, Some(0));
+    let (code, err) = together("one/b.toml");
+    assert!(
+        code == Some(2) && err.contains("`peer.address` is not `wan.listen` in one/a.toml"),
+        "{code:?} {err}"
+    );
+}
+
 #[test]
 fn a_policy_is_outlined_class_by_class() {
     let folder = tempfile::tempdir().unwrap();
