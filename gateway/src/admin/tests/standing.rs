@@ -88,6 +88,34 @@ fn a_blocked_session_shows_since_when_and_no_figures_of_before() {
     }
 }
 
+/// A rate of 0 would say that the link is there, and at rest.
+#[test]
+fn without_a_session_there_are_no_figures_of_the_link() {
+    let start = Instant::now();
+    let at = |second: u64| start + Duration::from_secs(second);
+    let (admin, telemetry) = admin(start);
+    telemetry.session(SessionState::Up, None, start);
+    let mut snapshot = Snapshot::default();
+    counted(&mut snapshot);
+    let plane = telemetry.plane();
+    for second in 0..3 {
+        snapshot.wan_sent_bytes += 1000;
+        snapshot.lan_received_bytes += 1000;
+        plane.store(&snapshot);
+        admin.tick(at(second));
+    }
+    let shown = |second| {
+        let status = admin.status(at(second));
+        let rates = serde_json::to_value(status.rates).unwrap();
+        let of_link = rates.as_object().unwrap().keys().filter(|key| !key.starts_with("lan_")).count();
+        let is_known = [status.path.is_some(), status.session.rtt.is_some(), status.lanes[0].drop.is_some()];
+        (of_link, is_known, rates["lan_received_bits"].as_f64().unwrap() > 0.0)
+    };
+    assert_eq!(shown(3), (6, [true; 3], true));
+    telemetry.session(SessionState::Connecting, Some("silence".to_owned()), at(3));
+    assert_eq!(shown(3), (0, [false; 3], true));
+}
+
 #[test]
 fn status_says_when_certificates_expire() {
     let start = Instant::now();
