@@ -1,9 +1,11 @@
 //! The queue of what is sent for the first time: packets by source, and whose turn it is.
 
+mod segment;
 mod turns;
 
 use std::collections::VecDeque;
 
+use segment::Segment;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::pool::Pool;
@@ -125,7 +127,7 @@ pub(super) struct Waiting {
     /// The last packet taken was its, and ends within a record.
     midst: Option<u16>,
     /// Bytes of frames per packet.
-    capacity: usize,
+    segment: Segment,
     backlog: usize,
     /// Packets that wait.
     count: usize,
@@ -235,7 +237,7 @@ impl Waiting {
             lead: 0,
             given: FINE * LONGEST_TURN as u64,
             midst: None,
-            capacity,
+            segment: Segment::new(capacity),
             backlog: 0,
             count: 0,
             taken: 0,
@@ -244,13 +246,13 @@ impl Waiting {
     }
 
     pub(super) fn capacity(&self) -> usize {
-        self.capacity
+        self.segment.capacity()
     }
 
     /// Changes the bytes of frames of the packets to come. One that is open stays so as far as it
     /// has room.
     pub(super) fn set_capacity(&mut self, capacity: usize) {
-        self.capacity = capacity;
+        self.segment.set_capacity(capacity);
     }
 
     /// Bytes of frames.
@@ -307,7 +309,7 @@ impl Waiting {
         let fits = |room: usize| len <= wire::MAX_WHOLE && RECORD_HEADER + len <= room;
         let room = self.room(place);
         let mut source = Reading::new(parts);
-        if fits(room) || (fits(self.capacity) && !self.is_worth_cutting(place, room, len)) {
+        if fits(room) || (fits(self.segment.capacity()) && !self.is_worth_cutting(place, room, len)) {
             let header = wire::record_header(len);
             self.append(place, &header, &mut source, len, pool);
         } else {
@@ -352,7 +354,7 @@ impl Waiting {
     /// left out of the open one is not sent, so it costs no bandwidth; but a cut record has to be
     /// put together again, which is a copy more at the receiver.
     fn is_worth_cutting(&self, place: u16, room: usize, len: usize) -> bool {
-        room >= (first_header(len) + MIN_PIECE).max(self.capacity / 8) && self.may_join(place, len)
+        room >= (first_header(len) + MIN_PIECE).max(self.segment.capacity() / 8) && self.may_join(place, len)
     }
 
     /// Returns true if a record may be cut that begins in the open packet.
@@ -360,7 +362,7 @@ impl Waiting {
         // What shares packets is soon gone.
         let common = self.source(COMMON).is_some_and(|common| common.queued && place != COMMON);
         let most = if self.queued > 1 + usize::from(common) { RUN } else { LONGEST_RUN };
-        let is_nearly_full = self.room(place) < self.capacity / 8;
+        let is_nearly_full = self.room(place) < self.segment.capacity() / 8;
         let run = self.source(place).map_or(0, |source| source.run);
         run + len <= most && !(is_nearly_full && run >= most / 2)
     }
@@ -405,7 +407,7 @@ impl Waiting {
     /// Bytes left in the source's last packet.
     fn room(&self, place: u16) -> usize {
         let last = self.source(place).and_then(|source| self.packets.get(source.last as usize));
-        last.map_or(0, |packet| self.capacity.saturating_sub(packet.frames.len()))
+        last.map_or(0, |packet| self.segment.capacity().saturating_sub(packet.frames.len()))
     }
 
     /// Begins a packet of the source's, with a record or in its midst; the room in it.
@@ -425,7 +427,7 @@ impl Waiting {
                 (self.packets.len() - 1) as u32
             }
         };
-        let Some(source) = self.sources.get_mut(usize::from(place)) else { return self.capacity };
+        let Some(source) = self.sources.get_mut(usize::from(place)) else { return self.segment.capacity() };
         match self.packets.get_mut(source.last as usize) {
             Some(last) => last.next = index,
             None => source.first = index,
@@ -435,7 +437,7 @@ impl Waiting {
         if with_record {
             source.run = 0;
         }
-        self.capacity
+        self.segment.capacity()
     }
 
     fn queue(&mut self, place: u16, goes_first: bool) {
@@ -480,6 +482,8 @@ impl Waiting {
         self.midst = goes_on.then_some(place);
         if !goes_on {
             self.fill(&mut frames, place, pool);
+            // A piece that its record goes on after fills its packet already.
+            frames.extend_from_slice(self.segment.padding(frames.len()));
         }
         Some((frames, since))
     }
@@ -522,7 +526,7 @@ impl Waiting {
     fn fill(&mut self, frames: &mut snapshot::Packet, own: u16, pool: &mut Pool) {
         while let Some(place) = self.turn().filter(|place| *place != own) {
             let first = self.source(place).and_then(|source| self.packets.get(source.first as usize));
-            let room = self.capacity.saturating_sub(frames.len()).min(self.capacity / 2);
+            let room = self.segment.capacity().saturating_sub(frames.len()).min(self.segment.capacity() / 2);
             if first.is_none_or(|packet| packet.goes_on || packet.frames.len() > room) {
                 return;
             }
