@@ -1,5 +1,6 @@
 //! The whole: LAN packets in and out, WAN packets in and out.
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ use crate::pool::Pool;
 use crate::reclaimer::{Holder, Reclaimer};
 use crate::renewals::Renewals;
 use crate::session_end::SessionEnd;
-use crate::settings::{classes, is_in};
+use crate::settings::classes;
 use crate::stale_flows::{FlowSide, StaleFlow, StaleFlows};
 use crate::stats::{LanDrop, Stats};
 use crate::surplus::Surplus;
@@ -65,6 +66,8 @@ pub struct Gateway {
     sessions: u64,
     /// See [`Gateway::peer_takes`].
     peer_takes: Arc<[IpNet]>,
+    /// Source and destination of the last packet that had right ones.
+    admitted: Option<(IpAddr, IpAddr)>,
     /// The session before.
     ended: SessionEnd,
     relief: Reclaimer,
@@ -73,6 +76,7 @@ pub struct Gateway {
     ident: u16,
 }
 
+mod admission;
 mod carried;
 pub(crate) mod copying;
 pub(crate) mod moves;
@@ -95,6 +99,7 @@ impl Gateway {
             wan_lane: LaneId::default(),
             sessions: 0,
             peer_takes: Arc::default(),
+            admitted: None,
             // A process without a past may have had one that ended in any way.
             ended: SessionEnd::Lost,
             relief: Reclaimer::new(settings.total_buffer),
@@ -130,10 +135,10 @@ impl Gateway {
     /// A packet from the LAN that [`Gateway::drop_surplus`] has just let pass, and whose payload
     /// need not be read again for its sum.
     pub fn handle_received(&mut self, received: &Received<'_>, now: Instant) {
-        self.take_lan(&received.datagram, Some(received.sums), now);
+        self.take_lan(&received.datagram, Some(&received.sums), now);
     }
 
-    fn take_lan(&mut self, datagram: &Datagram<'_>, sums: Option<Sums>, now: Instant) {
+    fn take_lan(&mut self, datagram: &Datagram<'_>, sums: Option<&Sums>, now: Instant) {
         let judged = self.surplus.take_judged().map(|place| (place, self.common.stats.dropped_for_share()));
         self.near.set_flooded(judged.is_some_and(|(place, _)| self.surplus.is_in_part(place)));
         if let Err(why) = self.admit(datagram, sums, now) {
@@ -145,17 +150,9 @@ impl Gateway {
         self.settle_pairings(now);
     }
 
-    fn admit(&mut self, datagram: &Datagram<'_>, sums: Option<Sums>, now: Instant) -> Result<(), LanDrop> {
+    fn admit(&mut self, datagram: &Datagram<'_>, sums: Option<&Sums>, now: Instant) -> Result<(), LanDrop> {
         let addressing = &datagram.addressing;
-        if !self.common.settings.leads_to_peer(addressing.dst) {
-            return Err(LanDrop::NotRemote);
-        }
-        if self.common.settings.is_remote(addressing.src) {
-            return Err(LanDrop::SourceRemote);
-        }
-        if !self.common.settings.is_local(addressing.src) || !is_in(addressing.src, &self.peer_takes) {
-            return Err(LanDrop::SourceNotLocal);
-        }
+        self.admit_hosts(addressing)?;
         if addressing.ttl <= 1 {
             return Err(LanDrop::TimeToLive);
         }
@@ -163,8 +160,8 @@ impl Gateway {
         if addressing.dst.is_multicast() {
             return self.carry_to_group(addressing, datagram.transport, now);
         }
-        let packet = match Packet::parse(datagram.transport) {
-            Ok(packet) => sums.map_or(packet, |sums| packet.with_sums(sums)),
+        let mut packet = match Packet::parse(datagram.transport) {
+            Ok(packet) => packet,
             Err(wire::Malformed::Opcode(code)) if code >> 5 == RC => return Err(LanDrop::Opcode),
             // Of a transport that is not understood (XRC and the like) not even the shape can be
             // judged: carried as it is.
@@ -173,6 +170,9 @@ impl Gateway {
             }
             Err(_) => return Err(LanDrop::Malformed),
         };
+        if let Some(sums) = sums {
+            packet.note_sums(sums);
+        }
         if packet.bth.opcode.transport() == Transport::Rc {
             let (grouping, host) = (self.common.settings.grouping, addressing.src);
             let is_request = packet.bth.opcode.is_request();
@@ -533,13 +533,6 @@ impl Gateway {
     pub fn session_lost(&mut self, now: Instant) {
         self.wan.park(now);
         self.far.wait(now);
-    }
-
-    /// The peer takes these prefixes for this site's, and drops what comes in another name; so such
-    /// packets are not sent to it. None: it does not say. Holds until it is told anew, with each
-    /// session.
-    pub fn peer_takes(&mut self, prefixes: Arc<[IpNet]>) {
-        self.peer_takes = prefixes;
     }
 
     /// Tells whether the peer takes it for no end of a flow that there was no place for its other

@@ -55,6 +55,7 @@ impl Known {
 
     /// The short header of a packet, if nothing is lost by it. Without `tells_psn` the PSN is left
     /// out where it follows.
+    #[inline]
     fn shorten(&self, packet: &[u8], seq: u32, tells_psn: bool) -> Option<Short> {
         let &[opcode, bits, p0, p1, 0, q0, q1, q2, ack, n0, n1, n2] = packet.first_chunk()? else {
             return None;
@@ -123,6 +124,7 @@ impl Said {
     }
 
     /// The short header of a packet, if nothing is lost by it.
+    #[inline]
     pub(crate) fn shorten(&self, packet: &[u8], seq: u32) -> Option<Short> {
         match self {
             Self::Alike(known) => known.shorten(packet, seq, false),
@@ -153,6 +155,7 @@ pub(crate) struct Headers {
 impl Introduction {
     /// Replaces the header of a packet in two pieces, of which the first is empty or holds all of
     /// the BTH. Returns the two pieces that the peer needs; `None` if it needs the packet.
+    #[inline]
     pub(crate) fn shorten<'a>(&self, [front, back]: [&'a [u8]; 2], seq: u32) -> Option<(Short, &'a [u8])> {
         if !self.answered {
             return None;

@@ -60,11 +60,9 @@ impl<'a> Packet<'a> {
         Ok(Packet { bth, ext, payload, bytes: transport, sums: None })
     }
 
-    /// The packet with what was summed up as its ICRC was checked, of which it is the transport
-    /// part.
-    #[must_use]
-    pub fn with_sums(self, sums: Sums) -> Packet<'a> {
-        Packet { sums: Some(sums), ..self }
+    /// Takes what was summed up as the ICRC was checked, of whose packet it is the transport part.
+    pub fn note_sums(&mut self, sums: &Sums) {
+        self.sums = Some(*sums);
     }
 
     /// CRC-32 of the payload. It takes a look at the payload only where the ICRC's check does not

@@ -56,3 +56,19 @@ fn what_the_peer_would_drop_is_not_sent_to_it() {
     // Both have to agree.
     assert_eq!(carried_to_one_who_takes(&peers, &["10.0.0.0/29"], "10.0.0.9"), (false, 1, 0));
 }
+
+#[test]
+fn a_packet_is_judged_by_what_holds_when_it_comes() {
+    let mut sites = Sites::new(0xc123, |settings| settings);
+    let request = write_request(TARGET, 256);
+    let refused_after = |sites: &mut Sites, source: &str| {
+        let addressing = Addressing { src: source.parse().unwrap(), ..sites.addressing[0] };
+        sites.gateways[0].handle_lan(&Datagram { addressing, transport: &request }, sites.now);
+        sites.gateways[0].stats().lan_drops[LanDrop::SourceNotLocal as usize]
+    };
+    let refused = ["10.0.0.9", "127.0.0.1", "10.0.0.9"].map(|source| refused_after(&mut sites, source));
+    assert_eq!(refused, [0, 1, 1]);
+    // A new session, to a peer that takes others.
+    sites.gateways[0].peer_takes(["10.0.7.0/24".parse().unwrap()].into());
+    assert_eq!(refused_after(&mut sites, "10.0.0.9"), 2);
+}
