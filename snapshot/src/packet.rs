@@ -56,9 +56,12 @@ impl AsRef<[u8]> for Packet {
 }
 
 impl Packet {
-    /// Appends bytes. Memory of another process is copied first.
+    /// Appends bytes, if there are any. Memory of another process is copied first.
     #[inline]
     pub fn extend_from_slice(&mut self, more: &[u8]) {
+        if more.is_empty() {
+            return;
+        }
         self.mark = Mark::default();
         match &mut self.bytes {
             Bytes::Own(bytes) => bytes.extend_from_slice(more),

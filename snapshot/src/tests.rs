@@ -107,6 +107,24 @@ fn what_was_copied_for_one_snapshot_is_nothing_for_another() {
 }
 
 #[test]
+fn a_packet_that_nothing_is_appended_to_stays_where_it_is() {
+    let now = clock();
+    let mut packets = vec![Packet::from(vec![7; 1000])];
+    let mut beside = room(SEGMENT);
+    assert_eq!(packets[0].copy_ahead(&mut beside), 1000);
+    packets[0].extend_from_slice(&[]);
+    assert_eq!(packets[0].copy_ahead(&mut beside), 0);
+    let (written, beside) = write_beside(&packets, now, beside);
+    let Written::There(len) = written.unwrap() else { panic!("there is room") };
+    let (mut memory, state) = beside.unwrap().into_memory();
+    let state = (*state.unwrap()).as_mut()[..len].to_vec();
+    let segment = Segment::new(Box::new((*memory).as_mut().to_vec()));
+    let mut read: Vec<Packet> = read_beside(&state, &[Arc::new(segment)], now).unwrap();
+    read[0].extend_from_slice(&[]);
+    assert_eq!((read[0].capacity(), &*read[0]), (None, &*packets[0]));
+}
+
+#[test]
 fn what_finds_no_room_is_written_itself() {
     let now = clock();
     let mut packets: Vec<Packet> = (0..40).map(|byte| vec![byte; 3000].into()).collect();
