@@ -70,7 +70,16 @@ struct Site {
     events: mpsc::Receiver<Event>,
     commands: mpsc::Sender<Command>,
     refusals: Arc<Refusals>,
-    task: tokio::task::JoinHandle<Result<(), SocketLost>>,
+    task: Running,
+}
+
+type Running = tokio::task::JoinHandle<Result<(), SocketLost>>;
+
+/// Runs it in the runtime that this is called in.
+fn run(control: Control) -> (mpsc::Receiver<Event>, mpsc::Sender<Command>, Running) {
+    let (events, received) = mpsc::channel(4);
+    let (commands, given) = mpsc::channel(4);
+    (received, commands, tokio::spawn(control.run(events, given)))
 }
 
 impl Site {
@@ -81,14 +90,12 @@ impl Site {
     fn start_with(config: Config, make: impl FnOnce(Config) -> Control) -> Site {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (events, received) = mpsc::channel(4);
-        let (commands, given) = mpsc::channel(4);
         let refusals = Arc::clone(&config.refusals);
         let control = runtime.block_on(async { make(config) });
         let address = control.local_addr().unwrap();
         let (renewal, claim, gate) = (control.renewal(), control.claim(), control.gate());
-        let task = runtime.spawn(control.run(events, given));
-        Site { runtime, address, renewal, claim, gate, events: received, commands, refusals, task }
+        let (events, commands, task) = runtime.block_on(async { run(control) });
+        Site { runtime, address, renewal, claim, gate, events, commands, refusals, task }
     }
 
     fn event(&mut self) -> Event {
