@@ -362,7 +362,7 @@ async fn idle_connections_do_not_delay_a_scrape() {
 }
 
 /// Who asks a round trip after it has come is heard, though twice as many as there are places came
-/// before and after.
+/// after it.
 #[tokio::test]
 async fn a_scrape_among_idle_connections_is_answered_at_the_first_try() {
     let (admin, _) = admin(Instant::now());
